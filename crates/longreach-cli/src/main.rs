@@ -1,0 +1,2 @@
+//! The program `longreach`.
+fn main() {}

@@ -1,0 +1,1 @@
+//! longreach-device

@@ -1,0 +1,3 @@
+//! What is fetched and computed where, as pure functions on integers.
+pub mod band;
+pub use band::{Band, Edge};

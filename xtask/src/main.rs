@@ -1,0 +1,2 @@
+//! The checks of this repository, one command each.
+fn main() {}
