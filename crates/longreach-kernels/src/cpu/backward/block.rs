@@ -1,0 +1,436 @@
+//! One work item of the backward: a block of keys against all rows that see it.
+
+use std::ops::Range;
+
+use pulp::Arch;
+
+use super::turns::Turns;
+use super::waves::Item;
+use crate::cpu::gemm::{Mat, gemm};
+use crate::cpu::memory::{Scratch, Shared};
+use crate::cpu::shapes::Shapes;
+use crate::cpu::{COLUMNS, KEYS, LANES, ROWS, pack, softmax};
+use crate::tensor::View;
+use crate::tile::{Gather, Tile, seeing_rows, seen_keys, sees_all};
+
+/// The largest sizes among the blocks of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    columns: usize,
+    keys: usize,
+    dim_qk: usize,
+    dim_v: usize,
+}
+
+impl Room {
+    pub(crate) fn new(shapes: &Shapes, tiles: &[Tile]) -> Self {
+        let mut room = Self {
+            columns: 0,
+            keys: 0,
+            dim_qk: shapes.dim_qk,
+            dim_v: shapes.dim_v,
+        };
+        for tile in tiles {
+            room.keys = room.keys.max(Gather::new(tile.kv).keys().min(KEYS));
+            // A band may leave any smaller number of rows to a block.
+            for rows in 1..=tile.q.len().min(ROWS) {
+                room.columns = room
+                    .columns
+                    .max(columns(rows, heads_per_chunk(rows, shapes.group)));
+            }
+        }
+        room
+    }
+
+    /// Lengths of: Q and its transpose, dout and its transpose, K, V, dK, dV, weights, dS, dQ, lse,
+    /// delta, mask (two parts).
+    pub(crate) fn lens(&self) -> [usize; 15] {
+        let Self {
+            columns,
+            keys,
+            dim_qk,
+            dim_v,
+        } = *self;
+        let product = usize::saturating_mul;
+        [
+            product(columns, dim_qk),
+            product(columns, dim_qk),
+            product(columns, dim_v),
+            product(columns, dim_v),
+            product(keys, dim_qk),
+            product(keys, dim_v),
+            product(keys, dim_qk),
+            product(keys, dim_v),
+            product(columns, keys),
+            product(columns, keys),
+            product(columns, dim_qk),
+            columns,
+            columns,
+            columns,
+            columns,
+        ]
+    }
+}
+
+/// Heads of a group that sit side by side as columns.
+fn heads_per_chunk(rows: usize, group: usize) -> usize {
+    (COLUMNS / rows).clamp(1, group)
+}
+
+/// Columns of `heads` heads of `rows` rows, rounded up.
+fn columns(rows: usize, heads: usize) -> usize {
+    (rows * heads).next_multiple_of(LANES)
+}
+
+/// What all work items of a call share.
+pub(crate) struct Call<'a> {
+    pub q: &'a View<'a>,
+    pub k: &'a View<'a>,
+    pub v: &'a View<'a>,
+    pub dout: &'a View<'a>,
+    pub lse: &'a [f32],
+    pub delta: &'a [f32],
+    pub scale: f32,
+    pub shapes: Shapes,
+    pub dq: Shared<'a>,
+    pub dk: Shared<'a>,
+    pub dv: Shared<'a>,
+    pub arch: Arch,
+}
+
+impl Call<'_> {
+    /// Runs one item: all rows that see its block of keys, last to first.
+    pub(crate) fn item(&self, scratch: &mut Scratch, room: &Room, item: &Item, turns: &Turns) {
+        let Item {
+            tile,
+            gather,
+            batch,
+            kv_head,
+            block,
+            ..
+        } = *item;
+        let (dim_qk, dim_v) = (self.shapes.dim_qk, self.shapes.dim_v);
+        let all_rows = tile.q.len();
+        let block_keys = (block * KEYS) as i64..((block + 1) * KEYS).min(gather.keys()) as i64;
+        let rows = seeing_rows(tile.band, 0..all_rows as i64, block_keys.clone());
+        // Keys that no row sees are not read: they may hold anything.
+        let keys = seen_keys(tile.band, rows.clone(), block_keys);
+        let n = (keys.end - keys.start) as usize;
+
+        let [
+            q,
+            q_t,
+            dout,
+            dout_t,
+            k,
+            v,
+            dk,
+            dv,
+            p,
+            ds,
+            dq,
+            lse,
+            delta,
+            lo,
+            len,
+        ] = scratch.parts(room.lens());
+        let mut part = Part {
+            q,
+            q_t,
+            dout,
+            dout_t,
+            k: &mut k[..n * dim_qk],
+            v: &mut v[..n * dim_v],
+            dk: &mut dk[..n * dim_qk],
+            dv: &mut dv[..n * dim_v],
+            p,
+            ds,
+            dq,
+            lse,
+            delta,
+            lo: bytemuck::cast_slice_mut(lo),
+            len: bytemuck::cast_slice_mut(len),
+        };
+        let gathered = keys.start as usize..keys.end as usize;
+        pack::rows(
+            self.k,
+            (batch, kv_head),
+            gather.pieces(gathered.clone()),
+            part.k,
+        );
+        pack::rows(
+            self.v,
+            (batch, kv_head),
+            gather.pieces(gathered.clone()),
+            part.v,
+        );
+        part.dk.fill(0.0);
+        part.dv.fill(0.0);
+
+        for row_block in (rows.start as usize / ROWS..(rows.end as usize).div_ceil(ROWS)).rev() {
+            let block_rows =
+                (row_block * ROWS) as i64..((row_block + 1) * ROWS).min(all_rows) as i64;
+            let rows = seeing_rows(tile.band, block_rows, keys.clone());
+            if rows.is_empty() {
+                continue;
+            }
+            let turn = item.turns + row_block;
+            let mut waited = false;
+            let per_chunk = heads_per_chunk((rows.end - rows.start) as usize, self.shapes.group);
+            for first in (0..self.shapes.group).step_by(per_chunk) {
+                let head = kv_head * self.shapes.group + first;
+                let heads = head..head + per_chunk.min(self.shapes.group - first);
+                self.products(&mut part, batch, &heads, tile, &rows, &keys);
+                if !waited {
+                    turns.wait(turn, block);
+                    waited = true;
+                }
+                self.add_dq(
+                    &part,
+                    batch,
+                    &heads,
+                    tile.q.start + rows.start as usize,
+                    &rows,
+                );
+            }
+            turns.pass(turn, block);
+        }
+
+        let mut from = 0;
+        for piece in gather.pieces(gathered) {
+            for s in piece {
+                let at = (batch * self.shapes.kv_rows + s) * self.shapes.kv_heads + kv_head;
+                // SAFETY: a wave's tiles share no key row, a tile lists none twice, and its blocks are
+                // disjoint: only this item writes this row of this head until the wave is over.
+                let (to_dk, to_dv) = unsafe {
+                    (
+                        self.dk.slice(at * dim_qk..(at + 1) * dim_qk),
+                        self.dv.slice(at * dim_v..(at + 1) * dim_v),
+                    )
+                };
+                add(to_dk, &part.dk[from * dim_qk..(from + 1) * dim_qk]);
+                add(to_dv, &part.dv[from * dim_v..(from + 1) * dim_v]);
+                from += 1;
+            }
+        }
+    }
+
+    /// Adds a (keys, rows) block into the item's dK and dV and leaves its dQ in `part.dq`.
+    fn products(
+        &self,
+        part: &mut Part,
+        batch: usize,
+        heads: &Range<usize>,
+        tile: &Tile,
+        rows: &Range<i64>,
+        keys: &Range<i64>,
+    ) {
+        let (dim_qk, dim_v) = (self.shapes.dim_qk, self.shapes.dim_v);
+        let count = (rows.end - rows.start) as usize;
+        let columns = columns(count, heads.len());
+        self.pack_rows(
+            part,
+            batch,
+            heads,
+            tile.q.start + rows.start as usize,
+            count,
+        );
+
+        let seen = seen_keys(tile.band, rows.clone(), keys.clone());
+        let n = (seen.end - seen.start) as usize;
+        let first = (seen.start - keys.start) as usize;
+        let k = &part.k[first * dim_qk..(first + n) * dim_qk];
+        let v = &part.v[first * dim_v..(first + n) * dim_v];
+        let p = &mut part.p[..n * columns];
+        let ds = &mut part.ds[..n * columns];
+        let by_row = |data, dim| Mat {
+            data,
+            rs: 1,
+            cs: dim,
+        };
+        let transposed = |data| Mat {
+            data,
+            rs: 1,
+            cs: columns,
+        };
+
+        // S^T = scale K Q^T and dP^T = V dO^T.
+        let sizes = (columns, n, dim_qk);
+        gemm(
+            sizes,
+            p,
+            columns,
+            false,
+            transposed(part.q_t),
+            by_row(k, dim_qk),
+            self.scale,
+        );
+        let sizes = (columns, n, dim_v);
+        gemm(
+            sizes,
+            ds,
+            columns,
+            false,
+            transposed(part.dout_t),
+            by_row(v, dim_v),
+            1.0,
+        );
+
+        let full = sees_all(tile.band, rows.clone(), seen.clone());
+        if !full {
+            let total = tile.kv.iter().map(ExactSizeIterator::len).sum::<usize>() as i64;
+            for (row, t) in rows.clone().enumerate() {
+                let visible = tile.band.visible(t, total);
+                let start = visible.start.clamp(seen.start, seen.end);
+                part.lo[row] = (start - seen.start) as u32;
+                part.len[row] = (visible.end.clamp(start, seen.end) - start) as u32;
+            }
+            for head in 1..heads.len() {
+                part.lo.copy_within(..count, head * count);
+                part.len.copy_within(..count, head * count);
+            }
+            part.lo[heads.len() * count..columns].fill(0);
+            part.len[heads.len() * count..columns].fill(0);
+        }
+        self.arch.dispatch(softmax::Backward {
+            p: &mut *p,
+            ds: &mut *ds,
+            keys: n,
+            columns,
+            mask: (!full).then_some(softmax::Mask {
+                lo: &part.lo[..columns],
+                len: &part.len[..columns],
+            }),
+            lse: &part.lse[..columns],
+            delta: &part.delta[..columns],
+        });
+
+        // dV += P^T dO, dK += scale dS^T Q, dQ = scale dS K.
+        let dv = &mut part.dv[first * dim_v..(first + n) * dim_v];
+        let sizes = (dim_v, n, columns);
+        gemm(
+            sizes,
+            dv,
+            dim_v,
+            true,
+            by_row(part.dout, dim_v),
+            transposed(p),
+            1.0,
+        );
+        let dk = &mut part.dk[first * dim_qk..(first + n) * dim_qk];
+        let sizes = (dim_qk, n, columns);
+        gemm(
+            sizes,
+            dk,
+            dim_qk,
+            true,
+            by_row(part.q, dim_qk),
+            transposed(ds),
+            self.scale,
+        );
+        let sizes = (dim_qk, columns, n);
+        let rhs = Mat {
+            data: ds,
+            rs: columns,
+            cs: 1,
+        };
+        gemm(
+            sizes,
+            part.dq,
+            dim_qk,
+            false,
+            by_row(k, dim_qk),
+            rhs,
+            self.scale,
+        );
+    }
+
+    /// Lays out the rows of Q and dout, as they are and transposed, with their lse and delta. Rows that
+    /// see no key become zeros of weight 0, whatever they hold.
+    fn pack_rows(
+        &self,
+        part: &mut Part,
+        batch: usize,
+        heads: &Range<usize>,
+        first_row: usize,
+        count: usize,
+    ) {
+        let (dim_qk, dim_v) = (self.shapes.dim_qk, self.shapes.dim_v);
+        let columns = columns(count, heads.len());
+        let mut column = 0;
+        for head in heads.clone() {
+            for s in first_row..first_row + count {
+                let at = (batch * self.shapes.q_heads + head) * self.shapes.q_rows + s;
+                let q = &mut part.q[column * dim_qk..(column + 1) * dim_qk];
+                let dout = &mut part.dout[column * dim_v..(column + 1) * dim_v];
+                if self.lse[at] == f32::NEG_INFINITY {
+                    q.fill(0.0);
+                    dout.fill(0.0);
+                    part.lse[column] = f32::INFINITY;
+                    part.delta[column] = 0.0;
+                } else {
+                    pack::row(self.q, [batch, s, head], q);
+                    pack::row(self.dout, [batch, s, head], dout);
+                    part.lse[column] = self.lse[at];
+                    part.delta[column] = self.delta[at];
+                }
+                column += 1;
+            }
+        }
+        part.q[column * dim_qk..columns * dim_qk].fill(0.0);
+        part.dout[column * dim_v..columns * dim_v].fill(0.0);
+        part.lse[column..columns].fill(f32::INFINITY);
+        part.delta[column..columns].fill(0.0);
+        pack::transpose(&part.q[..columns * dim_qk], part.q_t, columns, dim_qk);
+        pack::transpose(&part.dout[..columns * dim_v], part.dout_t, columns, dim_v);
+    }
+
+    /// Adds the dQ of a block of rows. The caller has the turn of these rows.
+    fn add_dq(
+        &self,
+        part: &Part,
+        batch: usize,
+        heads: &Range<usize>,
+        first_row: usize,
+        rows: &Range<i64>,
+    ) {
+        let dim = self.shapes.dim_qk;
+        let count = (rows.end - rows.start) as usize;
+        for (index, head) in heads.clone().enumerate() {
+            for row in 0..count {
+                let at =
+                    (batch * self.shapes.q_rows + first_row + row) * self.shapes.q_heads + head;
+                // SAFETY: a wave's tiles share no query row, and within a tile only the holder of the
+                // turn of this block of rows writes them.
+                let to = unsafe { self.dq.slice(at * dim..(at + 1) * dim) };
+                let column = index * count + row;
+                add(to, &part.dq[column * dim..(column + 1) * dim]);
+            }
+        }
+    }
+}
+
+/// The scratch of an item.
+struct Part<'a> {
+    q: &'a mut [f32],
+    q_t: &'a mut [f32],
+    dout: &'a mut [f32],
+    dout_t: &'a mut [f32],
+    k: &'a mut [f32],
+    v: &'a mut [f32],
+    dk: &'a mut [f32],
+    dv: &'a mut [f32],
+    p: &'a mut [f32],
+    ds: &'a mut [f32],
+    dq: &'a mut [f32],
+    lse: &'a mut [f32],
+    delta: &'a mut [f32],
+    lo: &'a mut [u32],
+    len: &'a mut [u32],
+}
+
+fn add(to: &mut [f32], from: &[f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += from;
+    }
+}

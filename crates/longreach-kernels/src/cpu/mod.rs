@@ -1,0 +1,35 @@
+//! Kernels on CPU threads: matrix products from the `gemm` crate, a vectorised softmax between them.
+//!
+//! Scores are kept *transposed*, a row for each key and a column for each query row, in blocks of at most
+//! [`KEYS`] keys by about [`COLUMNS`] columns. A column's softmax then runs down the rows with one lane
+//! for each query row: no reduction across lanes, the same bits at any vector width, and K and V are used
+//! as they lie in memory.
+
+mod backward;
+mod exp;
+mod forward;
+mod gemm;
+mod memory;
+mod merge;
+mod pack;
+mod probe;
+mod shapes;
+mod softmax;
+
+pub use backward::{backward, backward_scratch};
+pub use forward::{forward, forward_scratch};
+pub use merge::{delta, finish, merge};
+pub use probe::{GemmRate, gemm_rate};
+
+/// Keys of a block, counted from a tile's first gathered key. Part of the result's bits; the products of
+/// a block sum this many terms in one go, which `gemm` does without cutting the sum.
+pub(crate) const KEYS: usize = 512;
+
+/// Query rows of a block, counted from a tile's first row. Part of the result's bits.
+pub(crate) const ROWS: usize = 128;
+
+/// Columns to aim for: tiles of few rows put several heads of a group side by side.
+pub(crate) const COLUMNS: usize = 128;
+
+/// Lanes that column counts are rounded up to: the widest vector of float32.
+pub(crate) const LANES: usize = 16;
