@@ -1,0 +1,209 @@
+//! Streams: ordered queues of work, each with a worker thread.
+
+use crate::cpu::event::Event;
+use crate::error::{Error, Fault};
+use crate::loan::Operands;
+use crate::sync::{Arc, Condvar, Mutex, lock, thread, wait};
+use crate::timeline::{Kind, Label, Timeline};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Is told when a stream begins and ends to wait for another stream of its PE, so that a late PE can be blamed
+/// through all that wait for it.
+pub trait Watch: Send + Sync {
+    /// `stream` now waits for work of `producer`.
+    fn waits(&self, stream: &str, producer: &str);
+    /// `stream` waits no more.
+    fn runs(&self, stream: &str);
+}
+
+type Job = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
+
+enum Item {
+    Work(Label, Job),
+    Wait(Label, Event),
+    Record(Event),
+}
+
+#[derive(Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    closed: bool,
+}
+
+struct Shared {
+    name: std::sync::Arc<str>,
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    timeline: Timeline,
+    watch: std::sync::Arc<dyn Watch>,
+}
+
+/// An ordered queue of work. Work queued on it runs one piece after another on the stream's own thread; after the
+/// first piece that fails the rest is skipped, and events that others wait for carry the failure on.
+///
+/// Dropping a stream waits for its queue to drain.
+pub struct Stream {
+    shared: Arc<Shared>,
+    worker: Option<thread::JoinHandle<()>>,
+}
+
+impl Stream {
+    /// Starts a stream. `name` stands in errors and traces; spans go to `timeline`, waits are told to `watch`.
+    pub fn new(
+        name: &str,
+        timeline: Timeline,
+        watch: std::sync::Arc<dyn Watch>,
+    ) -> Result<Self, Error> {
+        let shared = Arc::new(Shared {
+            name: name.into(),
+            queue: Mutex::new(Queue::default()),
+            arrived: Condvar::new(),
+            timeline,
+            watch,
+        });
+        let theirs = shared.clone();
+        let worker = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || theirs.run())
+            .map_err(|error| Error::NoWorker {
+                stream: name.to_owned(),
+                reason: error.to_string(),
+            })?;
+        Ok(Self {
+            shared,
+            worker: Some(worker),
+        })
+    }
+
+    /// The stream's name.
+    pub fn name(&self) -> &std::sync::Arc<str> {
+        &self.shared.name
+    }
+
+    /// Queues `work` over `operands`: loans (`&Loan`) and fillings (`&mut Filling`) of this stream, in a tuple. The
+    /// work owns them until it has run. Fails, queuing nothing, when an operand belongs to another stream.
+    pub fn launch<O, F>(&self, label: Label, operands: O, work: F) -> Result<(), Error>
+    where
+        O: Operands,
+        F: for<'a> FnOnce(O::Access<'a>) -> Result<(), Fault> + Send + 'static,
+    {
+        operands.check(&self.shared.name)?;
+        let tickets = operands.tickets();
+        self.push(Item::Work(
+            label,
+            Box::new(move || {
+                let mut tickets = tickets;
+                // SAFETY: this job runs on the worker of the stream that `check` compared every operand with, in
+                // the place where it was queued. A loan's stream has been ordered after the slot's producer, and a
+                // filling's after the slot's former readers, before this job was queued.
+                work(unsafe { O::access(&mut tickets) })
+            }),
+        ));
+        Ok(())
+    }
+
+    /// Queues a wait: work queued later runs after `event`. `label` tells the timeline what is waited for.
+    pub fn wait(&self, label: Label, event: &Event) {
+        // A stream's own events are behind it already.
+        if !std::sync::Arc::ptr_eq(event.stream(), &self.shared.name) {
+            self.push(Item::Wait(
+                Label {
+                    kind: Kind::Wait,
+                    ..label
+                },
+                event.clone(),
+            ));
+        }
+    }
+
+    /// An event that completes when all work queued so far has run.
+    pub fn record(&self) -> Event {
+        let event = Event::new(self.shared.name.clone());
+        self.push(Item::Record(event.clone()));
+        event
+    }
+
+    /// Blocks the calling thread until all work queued so far has run; the stream's failure is the result.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.record().synchronize().map_err(Error::Fault)
+    }
+
+    fn push(&self, item: Item) {
+        lock(&self.shared.queue).items.push_back(item);
+        self.shared.arrived.notify_one();
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        lock(&self.shared.queue).closed = true;
+        self.shared.arrived.notify_one();
+        if let Some(worker) = self.worker.take() {
+            // The worker catches the panics of its work, so there is nothing to learn from the join.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn next(&self) -> Option<Item> {
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(item) = queue.items.pop_front() {
+                return Some(item);
+            }
+            if queue.closed {
+                return None;
+            }
+            queue = wait(&self.arrived, queue);
+        }
+    }
+
+    fn run(&self) {
+        let mut outcome: Result<(), Fault> = Ok(());
+        while let Some(item) = self.next() {
+            match item {
+                Item::Record(event) => event.complete(outcome.clone()),
+                Item::Wait(..) | Item::Work(..) if outcome.is_err() => {}
+                Item::Wait(label, event) => outcome = self.wait_for(label, &event),
+                Item::Work(label, job) => {
+                    let start = self.timeline.now();
+                    outcome = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
+                        Err(Error::from_panic(&self.name, &*panic).into_fault())
+                    });
+                    self.timeline
+                        .record(&self.name, label, start, self.timeline.now());
+                }
+            }
+        }
+    }
+
+    fn wait_for(&self, label: Label, event: &Event) -> Result<(), Fault> {
+        if let Some(outcome) = event.query() {
+            return outcome;
+        }
+        let start = self.timeline.now();
+        self.watch.waits(&self.name, event.stream());
+        let outcome = event.synchronize();
+        self.watch.runs(&self.name);
+        self.timeline
+            .record(&self.name, label, start, self.timeline.now());
+        outcome
+    }
+}
+
+impl Error {
+    fn from_panic(stream: &str, panic: &(dyn Any + Send)) -> Self {
+        let message = panic
+            .downcast_ref::<&str>()
+            .map(|message| (*message).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "(no message)".to_owned());
+        Error::Panicked {
+            stream: stream.to_owned(),
+            message,
+        }
+    }
+}

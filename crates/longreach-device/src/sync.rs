@@ -1,0 +1,67 @@
+//! The one place that says whose threads, locks and atomics are used: the standard library's, loom's or
+//! shuttle's. A model checker sees a program only through these types, so the crates above take them from here.
+
+#[cfg(not(any(loom, shuttle)))]
+pub use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+
+#[cfg(loom)]
+pub use loom::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+
+#[cfg(all(shuttle, not(loom)))]
+pub use shuttle::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use std::time::Duration;
+
+/// Locks `mutex`. A holder that panicked has already failed its stream or its PE, and the protected values stay
+/// consistent between statements, so poisoning adds nothing here.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Waits for a notification of `condvar`.
+pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condvar
+        .wait(guard)
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Waits for a notification of `condvar`, for `timeout` at most. Model checkers have no clock: there it waits for
+/// the notification, and a missing one is found as a deadlock.
+pub fn wait_timeout<'a, T>(
+    condvar: &Condvar,
+    guard: MutexGuard<'a, T>,
+    timeout: Duration,
+) -> MutexGuard<'a, T> {
+    #[cfg(any(loom, shuttle))]
+    {
+        let _ = timeout;
+        wait(condvar, guard)
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    {
+        condvar
+            .wait_timeout(guard, timeout)
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .0
+    }
+}

@@ -1,0 +1,140 @@
+//! Timelines: what each stream did when, for statistics and traces.
+
+use crate::sync::{Arc, Mutex, lock};
+use std::time::Instant;
+
+/// What a span of a stream's time was spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Rows written into this PE's symmetric memory and announced.
+    Publish,
+    /// Rows read from a peer's symmetric memory.
+    Get,
+    /// A contribution written into a peer's symmetric memory.
+    Put,
+    /// A contribution added where it belongs.
+    Add,
+    /// Attention on a batch of tiles.
+    Tile,
+    /// Partial results brought to their final form.
+    Merge,
+    /// Waiting for another stream or a peer.
+    Wait,
+}
+
+impl Kind {
+    /// The name used in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Publish => "publish",
+            Kind::Get => "get",
+            Kind::Put => "put",
+            Kind::Add => "add",
+            Kind::Tile => "tile",
+            Kind::Merge => "merge",
+            Kind::Wait => "wait",
+        }
+    }
+}
+
+/// What a piece of work is, as its timeline shows it.
+#[derive(Clone, Debug)]
+pub struct Label {
+    /// What the time is spent on.
+    pub kind: Kind,
+    /// The call that the work belongs to (its epoch).
+    pub call: u64,
+    /// The stage of the call's plan.
+    pub stage: usize,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Floating-point operations done.
+    pub flops: u64,
+    /// The PE at the other end, of transfers and waits.
+    pub peer: Option<usize>,
+}
+
+impl Label {
+    /// A label of `kind` for `stage` of `call`, moving and computing nothing.
+    pub const fn new(kind: Kind, call: u64, stage: usize) -> Self {
+        Self {
+            kind,
+            call,
+            stage,
+            bytes: 0,
+            flops: 0,
+            peer: None,
+        }
+    }
+
+    /// The same with bytes moved.
+    pub const fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// The same with operations done.
+    pub const fn flops(mut self, flops: u64) -> Self {
+        self.flops = flops;
+        self
+    }
+
+    /// The same with the PE at the other end.
+    pub const fn peer(mut self, peer: usize) -> Self {
+        self.peer = Some(peer);
+        self
+    }
+}
+
+/// A labelled interval of a stream's time.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// Name of the stream.
+    pub stream: std::sync::Arc<str>,
+    /// What it was.
+    pub label: Label,
+    /// Seconds from the timeline's origin to the beginning.
+    pub start: f64,
+    /// Seconds from the timeline's origin to the end.
+    pub end: f64,
+}
+
+/// A record of spans, shared by the streams of one PE.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    origin: Instant,
+    spans: Arc<Mutex<Vec<Span>>>,
+}
+
+impl Timeline {
+    /// An empty timeline whose seconds count from `origin`.
+    pub fn new(origin: Instant) -> Self {
+        Self {
+            origin,
+            spans: Arc::new(Mutex::new(Vec::new())),
+        }
+    }
+
+    /// Seconds since the origin.
+    pub fn now(&self) -> f64 {
+        self.origin.elapsed().as_secs_f64()
+    }
+
+    /// Adds a span.
+    pub fn record(&self, stream: &std::sync::Arc<str>, label: Label, start: f64, end: f64) {
+        lock(&self.spans).push(Span {
+            stream: stream.clone(),
+            label,
+            start,
+            end,
+        });
+    }
+
+    /// Takes the spans of one call out of the timeline.
+    pub fn take(&self, call: u64) -> Vec<Span> {
+        let mut spans = lock(&self.spans);
+        let (taken, kept) = spans.drain(..).partition(|span| span.label.call == call);
+        *spans = kept;
+        taken
+    }
+}

@@ -1,0 +1,103 @@
+//! Signal words on each PE of a team.
+
+use crate::failure::{Error, Operation};
+use crate::team::{Team, agreed};
+use crate::words::Word;
+use longreach_device::{Label, Stream};
+use std::sync::Arc;
+
+/// `count` words on each PE of a team, set and added to by any PE, waited for by their owner. They only grow.
+#[derive(Clone)]
+pub struct Signals {
+    team: Team,
+    words: Arc<Vec<Arc<Vec<Word>>>>,
+}
+
+impl Signals {
+    pub(crate) fn allocate(team: &Team, count: usize) -> Result<Self, Error> {
+        let own: Vec<Word> = (0..count).map(|_| Word::new()).collect();
+        let words = team.gather("signal allocation", own)?;
+        let counts: Vec<_> = words.iter().map(|words| Arc::new(words.len())).collect();
+        agreed("the number of signals", &counts)?;
+        Ok(Self {
+            team: team.clone(),
+            words: Arc::new(words),
+        })
+    }
+
+    /// The value of word `index` on this PE; data written before the signal was given is visible afterwards.
+    pub fn load(&self, index: usize) -> u64 {
+        self.words[self.team.rank()][index].load()
+    }
+
+    /// Raises word `index` of team rank `rank` to `value` at once, from the calling thread. A value below what the
+    /// word holds is an error.
+    pub fn set(&self, rank: usize, index: usize, value: u64) -> Result<(), Error> {
+        self.team.check()?;
+        let have = self.word(rank, index)?.set(value);
+        if have > value {
+            return Err(Error::SignalShrinks {
+                rank,
+                index,
+                have,
+                asked: value,
+            });
+        }
+        self.team.ring(rank);
+        Ok(())
+    }
+
+    /// Adds to word `index` of team rank `rank` at once, from the calling thread.
+    pub fn add(&self, rank: usize, index: usize, value: u64) -> Result<(), Error> {
+        self.team.check()?;
+        self.word(rank, index)?.add(value);
+        self.team.ring(rank);
+        Ok(())
+    }
+
+    /// Blocks the calling thread, which works for this PE's stream of role `role`, until word `index` of this PE
+    /// holds at least `value`. `peer`'s stream of role `theirs` is who would raise it.
+    pub fn wait(
+        &self,
+        index: usize,
+        value: u64,
+        role: &str,
+        peer: usize,
+        theirs: &str,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        let word = self.word(self.team.rank(), index)?;
+        self.team
+            .wait_until(role, peer, theirs, operation, || word.load() >= value)
+    }
+
+    /// Queues [`Signals::set`] on `stream`.
+    pub fn set_on(
+        &self,
+        stream: &Stream,
+        label: Label,
+        rank: usize,
+        index: usize,
+        value: u64,
+    ) -> Result<(), Error> {
+        self.word(rank, index)?;
+        let signals = self.clone();
+        stream.launch(label, (), move |()| {
+            signals.set(rank, index, value).map_err(Error::into_fault)
+        })?;
+        Ok(())
+    }
+
+    fn word(&self, rank: usize, index: usize) -> Result<&Word, Error> {
+        let size = self.words.len();
+        let words = self
+            .words
+            .get(rank)
+            .ok_or(Error::NoSuchRank { rank, size })?;
+        words.get(index).ok_or(Error::OutOfRange {
+            offset: index,
+            len: 1,
+            size: words.len(),
+        })
+    }
+}

@@ -1,0 +1,214 @@
+//! Teams: PEs in an order, for collective calls among them.
+
+use crate::blame::Node;
+use crate::failure::{Error, Failure, FailureKind, Operation};
+use crate::signals::Signals;
+use crate::symmetric::Symmetric;
+use crate::world::{Pe, Shared};
+use longreach_device::sync::{AtomicU64, Ordering, lock};
+use longreach_device::{Stream, Timeline, Watch};
+use std::sync::Arc;
+
+/// Some PEs of a world in an order of their own. Cloning gives another handle of the same team on the same PE.
+#[derive(Clone)]
+pub struct Team {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    world: Arc<Shared>,
+    watch: Arc<dyn Watch>,
+    timeline: Timeline,
+    id: u64,
+    ranks: Vec<usize>,
+    rank: usize,
+    /// Collective calls so far; all members make them in the same order, so the count names a call.
+    calls: AtomicU64,
+}
+
+impl Team {
+    pub(crate) fn new(pe: &Pe, ranks: &[usize]) -> Result<Self, Error> {
+        let bad = |reason| Error::BadTeam {
+            ranks: ranks.to_vec(),
+            pe: pe.number(),
+            pes: pe.pes(),
+            reason,
+        };
+        if ranks.iter().any(|&rank| rank >= pe.pes()) {
+            return Err(bad("a rank is not a PE of the world"));
+        }
+        if (1..ranks.len()).any(|i| ranks[..i].contains(&ranks[i])) {
+            return Err(bad("a PE is named twice"));
+        }
+        let rank = ranks.iter().position(|&rank| rank == pe.number());
+        let rank = rank.ok_or_else(|| bad("the PE that asks is not in it"))?;
+        // The first member offers a number; members that make several teams of the same PEs make them in order.
+        let offer = {
+            let mut teams = lock(&pe.shared.teams);
+            *teams += 1;
+            *teams
+        };
+        let key = format!("team {ranks:?}");
+        let offers = pe
+            .shared
+            .gather(&key, ranks, rank, "team creation", offer)?;
+        // Nobody may start the next gathering under this key while another still takes from this one.
+        let id = *offers[0];
+        pe.shared
+            .gather(&format!("team {id} made"), ranks, rank, "team creation", ())?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                world: pe.shared.clone(),
+                watch: pe.watch(),
+                timeline: pe.timeline().clone(),
+                id,
+                ranks: ranks.to_vec(),
+                rank,
+                calls: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    /// This PE's rank in the team.
+    pub fn rank(&self) -> usize {
+        self.inner.rank
+    }
+
+    /// Number of PEs in the team.
+    pub fn size(&self) -> usize {
+        self.inner.ranks.len()
+    }
+
+    /// The world's numbers of the team's PEs, in team order.
+    pub fn ranks(&self) -> &[usize] {
+        &self.inner.ranks
+    }
+
+    /// The team's PE timeline.
+    pub fn timeline(&self) -> &Timeline {
+        &self.inner.timeline
+    }
+
+    /// The world's failure, if it has failed.
+    pub fn check(&self) -> Result<(), Error> {
+        self.inner.world.check()
+    }
+
+    /// Starts a stream of this PE for the team. `role` is the same on all members for streams that do the same.
+    pub fn stream(&self, role: &str) -> Result<Stream, Error> {
+        let name = self.stream_name(role);
+        Ok(Stream::new(
+            &name,
+            self.inner.timeline.clone(),
+            self.inner.watch.clone(),
+        )?)
+    }
+
+    /// Says that a piece of work (a tile, a transfer) is done; peers' deadlines count from it.
+    pub fn tick(&self) {
+        self.inner.world.ledgers[self.inner.ranks[self.inner.rank]].tick();
+    }
+
+    /// Allocates `bytes` of symmetric memory on each PE, zeroed. Collective over the team; all give the same size.
+    pub fn allocate(&self, bytes: usize) -> Result<Symmetric, Error> {
+        Symmetric::allocate(self, bytes)
+    }
+
+    /// Allocates `count` signal words on each PE, all 0. Collective over the team; all give the same count.
+    pub fn signals(&self, count: usize) -> Result<Signals, Error> {
+        Signals::allocate(self, count)
+    }
+
+    /// Returns when all PEs of the team have called it. Collective over the team.
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.gather("barrier", ()).map(drop)
+    }
+
+    /// Fails the world in this PE's name, because it refuses a call for `reason`; returns the failure that counts.
+    pub fn refuse(&self, reason: &str) -> Error {
+        self.inner.world.fail(Failure {
+            kind: FailureKind::Refused,
+            pe: self.inner.ranks[self.inner.rank],
+            operation: None,
+            waited: None,
+            message: reason.to_owned(),
+        })
+    }
+
+    /// Blocks this PE's stream of role `role` until `ready`, blaming team rank `peer`'s stream of role `theirs`
+    /// (or whom that one waits for) when the deadline passes.
+    pub fn wait_until(
+        &self,
+        role: &str,
+        peer: usize,
+        theirs: &str,
+        operation: Operation,
+        ready: impl Fn() -> bool,
+    ) -> Result<(), Error> {
+        let target = Node {
+            pe: self.world_rank(peer)?,
+            stream: self.stream_name(theirs),
+        };
+        let pe = self.inner.ranks[self.inner.rank];
+        self.inner
+            .world
+            .wait(pe, &self.stream_name(role), &target, operation, ready)
+    }
+
+    /// Runs `wait`, during which this PE's own thread waits for its stream of role `role`.
+    pub fn host_waits<T>(&self, role: &str, wait: impl FnOnce() -> T) -> T {
+        self.inner
+            .watch
+            .waits(crate::blame::HOST, &self.stream_name(role));
+        let value = wait();
+        self.inner.watch.runs(crate::blame::HOST);
+        value
+    }
+
+    pub(crate) fn gather<T: Send + Sync + 'static>(
+        &self,
+        name: &'static str,
+        value: T,
+    ) -> Result<Vec<Arc<T>>, Error> {
+        // Relaxed: one PE's own count, its calls come one after another.
+        let call = self.inner.calls.fetch_add(1, Ordering::Relaxed);
+        let key = format!("team {} call {call}", self.inner.id);
+        self.inner
+            .world
+            .gather(&key, &self.inner.ranks, self.inner.rank, name, value)
+    }
+
+    pub(crate) fn world_rank(&self, rank: usize) -> Result<usize, Error> {
+        let size = self.size();
+        self.inner
+            .ranks
+            .get(rank)
+            .copied()
+            .ok_or(Error::NoSuchRank { rank, size })
+    }
+
+    pub(crate) fn ring(&self, rank: usize) {
+        self.inner.world.bells[self.inner.ranks[rank]].ring();
+    }
+
+    fn stream_name(&self, role: &str) -> String {
+        format!("{role}@{}", self.inner.id)
+    }
+}
+
+/// Fails when the members of a collective call gave different values for `what`.
+pub(crate) fn agreed<T: PartialEq + std::fmt::Display>(
+    what: &'static str,
+    values: &[Arc<T>],
+) -> Result<(), Error> {
+    match values.iter().position(|value| *value != values[0]) {
+        None => Ok(()),
+        Some(second) => Err(Error::Disagreement {
+            what,
+            first: 0,
+            first_value: values[0].to_string(),
+            second,
+            second_value: values[second].to_string(),
+        }),
+    }
+}
