@@ -28,7 +28,7 @@ impl<S: Simd> Exp<S> {
             flush: f(FLUSH),
             log2_e: f(std::f32::consts::LOG2_E),
             round: f(12_582_912.0),
-            ln2_high: f(-0.693_359_375),
+            ln2_high: f(-355.0 / 512.0),
             ln2_low: f(2.121_944_4e-4),
             // (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2, after Cephes' expf.
             terms: [
@@ -37,7 +37,7 @@ impl<S: Simd> Exp<S> {
                 f(8.333_452e-3),
                 f(4.166_579_6e-2),
                 f(1.666_666_5e-1),
-                f(5.000_000_1e-1),
+                f(0.5),
             ],
             one: f(1.0),
             zero: f(0.0),

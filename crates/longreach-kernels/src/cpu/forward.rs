@@ -7,7 +7,7 @@ use pulp::Arch;
 use super::gemm::{Mat, gemm};
 use super::memory::{Scratch, Shared};
 use super::shapes::Shapes;
-use super::{COLUMNS, KEYS, LANES, ROWS, pack, softmax};
+use super::{COLUMNS, FEW, KEYS, LANES, ROWS, pack, softmax};
 use crate::context::Context;
 use crate::error::Error;
 use crate::state::State;
@@ -16,10 +16,6 @@ use crate::tile::{Gather, Tile, seeing_rows, seen_keys, sees_all};
 
 /// Blocks with fewer keys than this are always packed, so that they can be padded with zero rows.
 const SMALL: usize = 16;
-
-/// Keys and columns that the products are given at least: with one or two, `gemm` takes other paths,
-/// whose sums round differently.
-const FEW: usize = 4;
 
 /// Query heads of a group that one work item takes at most: they share its packed K and V, and their
 /// states stay in cache together.

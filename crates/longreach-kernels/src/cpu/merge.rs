@@ -104,6 +104,9 @@ pub fn delta(cx: &Context, dout: &View, out: &[f32], delta: &mut [f32]) -> Resul
     let [batches, rows, heads, dim] = shape;
     expect_len("out", out.len(), &shape)?;
     expect_len("delta", delta.len(), &[batches, heads, rows])?;
+    // In the order and with the roundings of the product that gives dP: for a row that sees one key, out
+    // is that key's value and dP - delta is exactly 0, as its gradient must be.
+    let arch = pulp::Arch::new();
     let delta = Shared::new(delta);
     let blocks = rows.div_ceil(ROWS);
     cx.for_each(
@@ -119,11 +122,10 @@ pub fn delta(cx: &Context, dout: &View, out: &[f32], delta: &mut [f32]) -> Resul
             for (delta, s) in delta.iter_mut().zip(first..last) {
                 pack::row(dout, [b, s, h], scratch);
                 let out = &out[((b * rows + s) * heads + h) * dim..][..dim];
-                let terms = scratch
-                    .iter()
-                    .zip(out)
-                    .map(|(&x, &y)| f64::from(x) * f64::from(y));
-                *delta = terms.sum::<f64>() as f32;
+                *delta = arch.dispatch(|| {
+                    let terms = scratch.iter().zip(out);
+                    terms.fold(0.0f32, |sum, (&x, &y)| x.mul_add(y, sum))
+                });
             }
             (cx.tick)();
         },

@@ -33,3 +33,7 @@ pub(crate) const COLUMNS: usize = 128;
 
 /// Lanes that column counts are rounded up to: the widest vector of float32.
 pub(crate) const LANES: usize = 16;
+
+/// Keys and columns that the products are given at least: with one or two, `gemm` takes other paths,
+/// whose sums round differently.
+pub(crate) const FEW: usize = 4;

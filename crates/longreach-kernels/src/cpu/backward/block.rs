@@ -9,7 +9,7 @@ use super::waves::Item;
 use crate::cpu::gemm::{Mat, gemm};
 use crate::cpu::memory::{Scratch, Shared};
 use crate::cpu::shapes::Shapes;
-use crate::cpu::{COLUMNS, KEYS, LANES, ROWS, pack, softmax};
+use crate::cpu::{COLUMNS, FEW, KEYS, LANES, ROWS, pack, softmax};
 use crate::tensor::View;
 use crate::tile::{Gather, Tile, seeing_rows, seen_keys, sees_all};
 
@@ -31,7 +31,7 @@ impl Room {
             dim_v: shapes.dim_v,
         };
         for tile in tiles {
-            room.keys = room.keys.max(Gather::new(tile.kv).keys().min(KEYS));
+            room.keys = room.keys.max(Gather::new(tile.kv).keys().min(KEYS) + FEW);
             // A band may leave any smaller number of rows to a block.
             for rows in 1..=tile.q.len().min(ROWS) {
                 room.columns = room
@@ -139,8 +139,9 @@ impl Call<'_> {
             q_t,
             dout,
             dout_t,
-            k: &mut k[..n * dim_qk],
-            v: &mut v[..n * dim_v],
+            // Zero rows at the end, so that a product of few keys can take some more.
+            k: &mut k[..(n + FEW) * dim_qk],
+            v: &mut v[..(n + FEW) * dim_v],
             dk: &mut dk[..n * dim_qk],
             dv: &mut dv[..n * dim_v],
             p,
@@ -239,10 +240,8 @@ impl Call<'_> {
         let seen = seen_keys(tile.band, rows.clone(), keys.clone());
         let n = (seen.end - seen.start) as usize;
         let first = (seen.start - keys.start) as usize;
-        let k = &part.k[first * dim_qk..(first + n) * dim_qk];
-        let v = &part.v[first * dim_v..(first + n) * dim_v];
-        let p = &mut part.p[..n * columns];
-        let ds = &mut part.ds[..n * columns];
+        let k = &part.k[first * dim_qk..];
+        let v = &part.v[first * dim_v..];
         let by_row = |data, dim| Mat {
             data,
             rs: 1,
@@ -254,27 +253,24 @@ impl Call<'_> {
             cs: columns,
         };
 
-        // S^T = scale K Q^T and dP^T = V dO^T.
-        let sizes = (columns, n, dim_qk);
+        // S^T = scale K Q^T and dP^T = V dO^T; rows beyond `n` are not used.
+        let few = n.max(FEW);
+        let queries = transposed(part.q_t);
+        let sizes = (columns, few, dim_qk);
         gemm(
             sizes,
-            p,
+            part.p,
             columns,
             false,
-            transposed(part.q_t),
+            queries,
             by_row(k, dim_qk),
             self.scale,
         );
-        let sizes = (columns, n, dim_v);
-        gemm(
-            sizes,
-            ds,
-            columns,
-            false,
-            transposed(part.dout_t),
-            by_row(v, dim_v),
-            1.0,
-        );
+        let douts = transposed(part.dout_t);
+        let sizes = (columns, few, dim_v);
+        gemm(sizes, part.ds, columns, false, douts, by_row(v, dim_v), 1.0);
+        let p = &mut part.p[..n * columns];
+        let ds = &mut part.ds[..n * columns];
 
         let full = sees_all(tile.band, rows.clone(), seen.clone());
         if !full {
