@@ -64,11 +64,12 @@ fn measure(
         lo: Edge::Fixed(0),
         hi: Edge::Diagonal(1),
     };
-    let kv = Vec::from([0..rows]);
+    let whole = 0..rows;
+    let kv = std::slice::from_ref(&whole);
     let tiles = [Tile {
         batch: 0..1,
         q: 0..rows,
-        kv: &kv,
+        kv,
         band: &band,
     }];
     let cx = Context {

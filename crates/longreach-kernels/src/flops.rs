@@ -25,3 +25,18 @@ pub const fn flops_backward(
         .saturating_mul(heads)
         .saturating_mul(6 * head_dim_qk + 4 * head_dim_v)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seven_products_of_which_five_are_the_backwards() {
+        let product = |dim: u64| 2 * 10 * 3 * dim;
+        assert_eq!(flops_forward(10, 3, 192, 128), product(192) + product(128));
+        assert_eq!(
+            flops_backward(10, 3, 192, 128),
+            3 * product(192) + 2 * product(128)
+        );
+    }
+}

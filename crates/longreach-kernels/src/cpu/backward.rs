@@ -6,6 +6,7 @@
 //! predecessor.
 
 mod block;
+mod room;
 mod turns;
 mod waves;
 
@@ -16,7 +17,8 @@ use crate::error::Error;
 use crate::state::expect_len;
 use crate::tensor::View;
 use crate::tile::Tile;
-use block::{Call, Room};
+use block::Call;
+use room::Room;
 use turns::Turns;
 use waves::{Wave, waves};
 

@@ -17,6 +17,9 @@ fn reach(m: usize, n: usize, rs: usize, cs: usize) -> usize {
     }
 }
 
+/// Terms that are summed in one go; longer sums are cut here, so that where is not `gemm`'s choice.
+const TERMS: usize = 512;
+
 /// `dst = factor * lhs * rhs`, or `dst += ...` when `add`; `dst` is column-major with column stride
 /// `dst_cs`, `m` by `n`, and the sum runs over `k`.
 #[inline]
@@ -30,6 +33,21 @@ pub(crate) fn gemm(
     rhs: Mat,
     factor: f32,
 ) {
+    if k > TERMS {
+        for first in (0..k).step_by(TERMS) {
+            let sizes = (m, n, TERMS.min(k - first));
+            let lhs = Mat {
+                data: &lhs.data[first * lhs.cs..],
+                ..lhs
+            };
+            let rhs = Mat {
+                data: &rhs.data[first * rhs.rs..],
+                ..rhs
+            };
+            gemm(sizes, dst, dst_cs, add || first > 0, lhs, rhs, factor);
+        }
+        return;
+    }
     assert!(reach(m, n, 1, dst_cs) <= dst.len() && dst_cs >= m);
     assert!(reach(m, k, lhs.rs, lhs.cs) <= lhs.data.len());
     assert!(reach(k, n, rhs.rs, rhs.cs) <= rhs.data.len());

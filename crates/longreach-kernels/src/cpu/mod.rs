@@ -6,6 +6,7 @@
 //! as they lie in memory.
 
 mod backward;
+mod columns;
 mod exp;
 mod forward;
 mod gemm;

@@ -139,3 +139,18 @@ pub fn gemm_rate(dim_qk: usize, dim_v: usize, time: Duration) -> GemmRate {
     });
     GemmRate { forward, backward }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_finite_and_positive() {
+        for (dim_qk, dim_v) in [(64, 64), (192, 128), (0, 1)] {
+            let rate = gemm_rate(dim_qk, dim_v, Duration::from_millis(1));
+            for rate in [rate.forward, rate.backward] {
+                assert!(rate.is_finite() && rate > 0.0);
+            }
+        }
+    }
+}

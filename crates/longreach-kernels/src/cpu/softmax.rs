@@ -247,3 +247,114 @@ fn vectors_mut<const W: usize, S: Simd>(floats: &mut [f32]) -> &mut [S::f32s; W]
         .try_into()
         .expect("a panel is W vectors wide")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pulp::{Arch, Scalar};
+
+    const KEYS: usize = 70;
+    const COLUMNS: usize = 112; // A wide panel, and some narrow ones at every width.
+
+    fn values(seed: u32, n: usize) -> Vec<f32> {
+        let mut x = seed;
+        let mut next = || {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (x >> 8) as f32 / (1 << 21) as f32 - 4.0
+        };
+        (0..n).map(|_| next()).collect()
+    }
+
+    /// Column `c` sees the rows `c / 2 .. c / 2 + c % 40`.
+    fn window() -> [Vec<u32>; 2] {
+        let columns = 0..COLUMNS as u32;
+        let lo: Vec<u32> = columns.clone().map(|c| c / 2).collect();
+        [
+            lo,
+            columns.map(|c| (c % 40).min(KEYS as u32 - c / 2)).collect(),
+        ]
+    }
+
+    #[test]
+    fn portable_and_vector_paths_agree_in_every_bit() {
+        let [lo, len] = window();
+        for mask in [None, Some(Mask { lo: &lo, len: &len })] {
+            let run = |vector: bool| {
+                let mut scores = values(1, KEYS * COLUMNS);
+                let (mut max, mut sum) = (values(2, COLUMNS), vec![1.0; COLUMNS]);
+                max[5] = f32::NEG_INFINITY;
+                let mut rescale = vec![f32::NAN; COLUMNS];
+                let forward = Forward {
+                    scores: &mut scores,
+                    keys: KEYS,
+                    columns: COLUMNS,
+                    mask,
+                    max: &mut max,
+                    sum: &mut sum,
+                    rescale: &mut rescale,
+                };
+                if vector {
+                    Arch::new().dispatch(forward);
+                } else {
+                    forward.with_simd(Scalar::new());
+                }
+                let (mut p, mut ds) = (values(3, KEYS * COLUMNS), values(4, KEYS * COLUMNS));
+                let backward = Backward {
+                    p: &mut p,
+                    ds: &mut ds,
+                    keys: KEYS,
+                    columns: COLUMNS,
+                    mask,
+                    lse: &max,
+                    delta: &sum,
+                };
+                if vector {
+                    Arch::new().dispatch(backward);
+                } else {
+                    backward.with_simd(Scalar::new());
+                }
+                [scores, max, sum, rescale, p, ds].map(|x| x.iter().map(|x| x.to_bits()).collect())
+            };
+            let (wide, narrow): ([Vec<u32>; 6], _) = (run(true), run(false));
+            assert!(wide == narrow);
+        }
+    }
+
+    #[test]
+    fn hidden_scores_weigh_nothing_whatever_they_are() {
+        let [lo, len] = window();
+        let mut scores = values(1, KEYS * COLUMNS);
+        let seen =
+            |key: usize, c: usize| (lo[c] as usize..(lo[c] + len[c]) as usize).contains(&key);
+        for (at, score) in scores.iter_mut().enumerate() {
+            if !seen(at / COLUMNS, at % COLUMNS) {
+                *score = [f32::NAN, f32::INFINITY, 1e30][at % 3];
+            }
+        }
+        let (mut max, mut sum) = (vec![f32::NEG_INFINITY; COLUMNS], vec![0.0; COLUMNS]);
+        let mut rescale = vec![f32::NAN; COLUMNS];
+        Arch::new().dispatch(Forward {
+            scores: &mut scores,
+            keys: KEYS,
+            columns: COLUMNS,
+            mask: Some(Mask { lo: &lo, len: &len }),
+            max: &mut max,
+            sum: &mut sum,
+            rescale: &mut rescale,
+        });
+        for c in 0..COLUMNS {
+            let column: Vec<f32> = (0..KEYS).map(|key| scores[key * COLUMNS + c]).collect();
+            for (key, &weight) in column.iter().enumerate() {
+                assert!(if seen(key, c) {
+                    weight > 0.0
+                } else {
+                    weight == 0.0
+                });
+            }
+            assert_eq!(rescale[c], 0.0);
+            assert_eq!(max[c] == f32::NEG_INFINITY, len[c] == 0);
+            let total: f64 = column.iter().map(|&x| f64::from(x)).sum();
+            assert!((f64::from(sum[c]) - total).abs() <= 1e-6 * total);
+        }
+    }
+}

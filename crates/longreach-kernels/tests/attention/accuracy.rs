@@ -1,6 +1,7 @@
 //! Kernels against float64: masks, head groups, dims, lengths, types.
 
-use crate::common::{Case, Fault, OwnTile, Sizes, TOLERANCE, check, errors, reference};
+use crate::common::{Case, OwnTile, Sizes, TOLERANCE, check, errors};
+use crate::reference::{Fault, reference};
 use longreach_kernels::DType::{Bf16, F16, F32};
 use longreach_plan::Edge::{Diagonal, Fixed};
 

@@ -1,12 +1,12 @@
-//! Attention and its gradients in plain float64, and what the tests share.
+//! Cases, and how they are run and measured.
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-use longreach_kernels::{
-    Context, DType, Data, Error, State, Tile, View, backward, delta, finish, forward,
-};
+use longreach_kernels::{Context, DType, Error, State, Tile, backward, delta, finish, forward};
 use longreach_plan::{Band, Edge};
+
+use crate::reference::{Fault, reference};
+use crate::tensor::Tensor;
 
 /// A tile that owns its lists.
 #[derive(Clone, Debug)]
@@ -53,113 +53,6 @@ impl OwnTile {
             q: self.q.clone(),
             kv: &self.kv,
             band: &self.band,
-        }
-    }
-}
-
-/// A tensor `[batch, rows, heads, dim]` with its own memory order.
-#[derive(Clone, Debug)]
-pub struct Tensor {
-    pub f32: Vec<f32>,
-    pub f16: Vec<f16>,
-    pub bf16: Vec<bf16>,
-    pub dtype: DType,
-    pub shape: [usize; 4],
-    pub strides: [usize; 4],
-}
-
-impl Tensor {
-    /// Row-major normal values, rounded to `dtype`.
-    pub fn normal(shape: [usize; 4], dtype: DType, seed: u64) -> Self {
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut uniform = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) as f64 / (1u64 << 53) as f64
-        };
-        let mut normal = || {
-            (-2.0 * uniform().max(1e-300).ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
-        };
-        let values: Vec<f32> = (0..shape.iter().product())
-            .map(|_| normal() as f32)
-            .collect();
-        Self::from_values(values, shape, dtype)
-    }
-
-    pub fn from_values(values: Vec<f32>, shape: [usize; 4], dtype: DType) -> Self {
-        let strides = [
-            shape[1] * shape[2] * shape[3],
-            shape[2] * shape[3],
-            shape[3],
-            1,
-        ];
-        let mut own = Self {
-            f32: values,
-            f16: Vec::new(),
-            bf16: Vec::new(),
-            dtype,
-            shape,
-            strides,
-        };
-        match dtype {
-            DType::F32 => {}
-            DType::F16 => own.f16 = own.f32.iter().map(|&x| f16::from_f32(x)).collect(),
-            DType::Bf16 => own.bf16 = own.f32.iter().map(|&x| bf16::from_f32(x)).collect(),
-        }
-        own
-    }
-
-    /// The same values in memory order `strides` (of a buffer with gaps of NaN), from element 0 on.
-    pub fn restrided(&self, strides: [usize; 4]) -> Self {
-        let reach: usize = self
-            .shape
-            .iter()
-            .zip(strides)
-            .map(|(n, s)| (n - 1) * s)
-            .sum();
-        let mut values = vec![f32::NAN; reach + 1];
-        let [nb, ns, nh, nd] = self.shape;
-        for b in 0..nb {
-            for s in 0..ns {
-                for h in 0..nh {
-                    for d in 0..nd {
-                        values[b * strides[0] + s * strides[1] + h * strides[2] + d * strides[3]] =
-                            self.view().get([b, s, h, d]);
-                    }
-                }
-            }
-        }
-        let mut own = Self::from_values(values, self.shape, self.dtype);
-        own.strides = strides;
-        own
-    }
-
-    pub fn view(&self) -> View<'_> {
-        let data = match self.dtype {
-            DType::F32 => Data::F32(&self.f32),
-            DType::F16 => Data::F16(&self.f16),
-            DType::Bf16 => Data::Bf16(&self.bf16),
-        };
-        View::strided(data, self.shape, self.strides).unwrap()
-    }
-
-    /// Overwrites a row of every head.
-    pub fn set_row(&mut self, b: usize, s: usize, value: f32) {
-        for h in 0..self.shape[2] {
-            for d in 0..self.shape[3] {
-                let at = b * self.strides[0]
-                    + s * self.strides[1]
-                    + h * self.strides[2]
-                    + d * self.strides[3];
-                self.f32[at] = value;
-                if let Some(x) = self.f16.get_mut(at) {
-                    *x = f16::from_f32(value);
-                }
-                if let Some(x) = self.bf16.get_mut(at) {
-                    *x = bf16::from_f32(value);
-                }
-            }
         }
     }
 }
@@ -299,125 +192,6 @@ pub fn try_run(
         dk: grad_k,
         dv: grad_v,
     })
-}
-
-/// What a fault to be caught does to the reference.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fault {
-    None,
-    /// The last key of each row that sees more than one is dropped.
-    DropKey,
-    /// Partial sums are rounded to bfloat16.
-    Sum16,
-}
-
-/// The results in float64, and for each the same formula over absolute values of the summands.
-pub fn reference(case: &Case, fault: Fault) -> (Results<f64>, Results<f64>) {
-    let [nb, sq, hq, dim_qk] = case.q.shape;
-    let [_, skv, hkv, dim_v] = case.v.shape;
-    let group = hq / hkv;
-    let wide =
-        |t: &Tensor| -> Vec<f64> { t.view().to_f32().iter().map(|&x| f64::from(x)).collect() };
-    let (q, k, v, dout) = (
-        wide(&case.q),
-        wide(&case.k),
-        wide(&case.v),
-        wide(&case.dout),
-    );
-    let zeros = || Results {
-        out: vec![0.0; nb * sq * hq * dim_v],
-        lse: vec![f64::NEG_INFINITY; nb * hq * sq],
-        dq: vec![0.0; nb * sq * hq * dim_qk],
-        dk: vec![0.0; nb * skv * hkv * dim_qk],
-        dv: vec![0.0; nb * skv * hkv * dim_v],
-    };
-    let (mut r, mut bound) = (zeros(), zeros());
-    let round = |x: f64| match fault {
-        Fault::Sum16 => f64::from(bf16::from_f64(x)),
-        _ => x,
-    };
-    let scale = f64::from(case.scale);
-    for b in 0..nb {
-        for s in 0..sq {
-            let mut keys = Vec::new();
-            for tile in case
-                .tiles
-                .iter()
-                .filter(|t| t.batch.contains(&b) && t.q.contains(&s))
-            {
-                let row = (s - tile.q.start) as i64;
-                let gathered: Vec<usize> = tile.kv.iter().cloned().flatten().collect();
-                for (g, &key) in gathered.iter().enumerate() {
-                    let g = g as i64;
-                    let (lo, hi) = (tile.band.lo.at(row), tile.band.hi.at(row));
-                    if tile.band.q.contains(&row) && lo <= g && g < hi {
-                        keys.push(key);
-                    }
-                }
-            }
-            if fault == Fault::DropKey && keys.len() > 1 {
-                keys.pop();
-            }
-            if keys.is_empty() {
-                continue;
-            }
-            for h in 0..hq {
-                let q_at = ((b * sq + s) * hq + h) * dim_qk;
-                let o_at = ((b * sq + s) * hq + h) * dim_v;
-                let at = |key: usize, dim: usize| ((b * skv + key) * hkv + h / group) * dim;
-                let scores: Vec<f64> = keys
-                    .iter()
-                    .map(|&key| {
-                        let k = &k[at(key, dim_qk)..][..dim_qk];
-                        scale
-                            * q[q_at..q_at + dim_qk]
-                                .iter()
-                                .zip(k)
-                                .map(|(x, y)| x * y)
-                                .sum::<f64>()
-                    })
-                    .collect();
-                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-                r.lse[(b * hq + h) * sq + s] = max + sum.ln();
-                bound.lse[(b * hq + h) * sq + s] = max.abs() + sum.ln().abs();
-                let p: Vec<f64> = scores.iter().map(|s| (s - max).exp() / sum).collect();
-                let mut delta = 0.0;
-                let mut delta_bound = 0.0;
-                for d in 0..dim_v {
-                    let mut o = 0.0;
-                    for (&key, p) in keys.iter().zip(&p) {
-                        o = round(o + p * v[at(key, dim_v) + d]);
-                        bound.out[o_at + d] += p * v[at(key, dim_v) + d].abs();
-                    }
-                    r.out[o_at + d] = o;
-                    delta += o * dout[o_at + d];
-                    delta_bound += (o * dout[o_at + d]).abs();
-                }
-                for (&key, p) in keys.iter().zip(&p) {
-                    let (mut dp, mut dp_bound) = (0.0, 0.0);
-                    for d in 0..dim_v {
-                        let dout = dout[o_at + d];
-                        dp += dout * v[at(key, dim_v) + d];
-                        dp_bound += (dout * v[at(key, dim_v) + d]).abs();
-                        let to = at(key, dim_v) + d;
-                        r.dv[to] = round(r.dv[to] + p * dout);
-                        bound.dv[to] += p * dout.abs();
-                    }
-                    let ds = scale * p * (dp - delta);
-                    let ds_bound = scale.abs() * p * (dp_bound + delta_bound);
-                    for d in 0..dim_qk {
-                        let to = at(key, dim_qk) + d;
-                        r.dq[q_at + d] = round(r.dq[q_at + d] + ds * k[to]);
-                        bound.dq[q_at + d] += ds_bound * k[to].abs();
-                        r.dk[to] = round(r.dk[to] + ds * q[q_at + d]);
-                        bound.dk[to] += ds_bound * q[q_at + d].abs();
-                    }
-                }
-            }
-        }
-    }
-    (r, bound)
 }
 
 /// ||x - right|| / max(||right||, 1e-6 ||bound||); entries whose reference is -inf must match exactly and

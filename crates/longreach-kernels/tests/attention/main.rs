@@ -5,4 +5,6 @@
 mod accuracy;
 mod common;
 mod merge;
+mod reference;
 mod robust;
+mod tensor;

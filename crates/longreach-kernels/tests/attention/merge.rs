@@ -1,6 +1,7 @@
 //! Merging normalised parts into a carried state, and finishing.
 
-use crate::common::{Case, Fault, OwnTile, Sizes, TOLERANCE, reference, relative, run};
+use crate::common::{Case, OwnTile, Sizes, TOLERANCE, relative, run};
+use crate::reference::{Fault, reference};
 use longreach_kernels::{
     Context, DType, Data, Error, State, View, backward_scratch, delta, finish, forward,
     forward_scratch, merge,

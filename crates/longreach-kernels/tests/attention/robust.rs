@@ -1,9 +1,25 @@
 //! What must not matter: strides, padding, threads, batching, huge scores.
 
-use crate::common::{Case, OwnTile, Sizes, Tensor, check, pool, run, try_run};
+use crate::common::{Case, OwnTile, Sizes, check, pool, run, try_run};
+use crate::tensor::Tensor;
 use longreach_kernels::DType::{Bf16, F16, F32};
 use longreach_kernels::Error;
 use longreach_plan::Edge::{Diagonal, Fixed};
+
+#[test]
+fn unusual_dims_do_not_depend_on_threads() {
+    for (dk, dv) in [(1, 1), (2, 1), (700, 600)] {
+        let tiles = vec![OwnTile::causal(1, 70), OwnTile::full(1, 0..9, &[70..90])];
+        let case = Case::normal(Sizes(1, 70, 90, 6, 1, dk, dv), F32, tiles);
+        let alone = check(&format!("dims {dk}/{dv}"), &case).bits();
+        for threads in [2, 5] {
+            assert!(
+                run(&case, Some(&pool(threads)), 2).bits() == alone,
+                "dims {dk}/{dv}"
+            );
+        }
+    }
+}
 
 /// Tiles of several kinds over 300 rows: shared rows, lists, bands.
 fn mixed_tiles(batches: usize) -> Vec<OwnTile> {

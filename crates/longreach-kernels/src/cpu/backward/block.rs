@@ -4,83 +4,16 @@ use std::ops::Range;
 
 use pulp::Arch;
 
+use super::room::{Part, Room};
 use super::turns::Turns;
 use super::waves::Item;
+use crate::cpu::columns::{columns, heads_per_chunk, mask};
 use crate::cpu::gemm::{Mat, gemm};
 use crate::cpu::memory::{Scratch, Shared};
 use crate::cpu::shapes::Shapes;
-use crate::cpu::{COLUMNS, FEW, KEYS, LANES, ROWS, pack, softmax};
+use crate::cpu::{FEW, KEYS, ROWS, pack, softmax};
 use crate::tensor::View;
 use crate::tile::{Gather, Tile, seeing_rows, seen_keys, sees_all};
-
-/// The largest sizes among the blocks of a call.
-#[derive(Clone, Copy)]
-pub(crate) struct Room {
-    columns: usize,
-    keys: usize,
-    dim_qk: usize,
-    dim_v: usize,
-}
-
-impl Room {
-    pub(crate) fn new(shapes: &Shapes, tiles: &[Tile]) -> Self {
-        let mut room = Self {
-            columns: 0,
-            keys: 0,
-            dim_qk: shapes.dim_qk,
-            dim_v: shapes.dim_v,
-        };
-        for tile in tiles {
-            room.keys = room.keys.max(Gather::new(tile.kv).keys().min(KEYS) + FEW);
-            // A band may leave any smaller number of rows to a block.
-            for rows in 1..=tile.q.len().min(ROWS) {
-                room.columns = room
-                    .columns
-                    .max(columns(rows, heads_per_chunk(rows, shapes.group)));
-            }
-        }
-        room
-    }
-
-    /// Lengths of: Q and its transpose, dout and its transpose, K, V, dK, dV, weights, dS, dQ, lse,
-    /// delta, mask (two parts).
-    pub(crate) fn lens(&self) -> [usize; 15] {
-        let Self {
-            columns,
-            keys,
-            dim_qk,
-            dim_v,
-        } = *self;
-        let product = usize::saturating_mul;
-        [
-            product(columns, dim_qk),
-            product(columns, dim_qk),
-            product(columns, dim_v),
-            product(columns, dim_v),
-            product(keys, dim_qk),
-            product(keys, dim_v),
-            product(keys, dim_qk),
-            product(keys, dim_v),
-            product(columns, keys),
-            product(columns, keys),
-            product(columns, dim_qk),
-            columns,
-            columns,
-            columns,
-            columns,
-        ]
-    }
-}
-
-/// Heads of a group that sit side by side as columns.
-fn heads_per_chunk(rows: usize, group: usize) -> usize {
-    (COLUMNS / rows).clamp(1, group)
-}
-
-/// Columns of `heads` heads of `rows` rows, rounded up.
-fn columns(rows: usize, heads: usize) -> usize {
-    (rows * heads).next_multiple_of(LANES)
-}
 
 /// What all work items of a call share.
 pub(crate) struct Call<'a> {
@@ -117,41 +50,7 @@ impl Call<'_> {
         let keys = seen_keys(tile.band, rows.clone(), block_keys);
         let n = (keys.end - keys.start) as usize;
 
-        let [
-            q,
-            q_t,
-            dout,
-            dout_t,
-            k,
-            v,
-            dk,
-            dv,
-            p,
-            ds,
-            dq,
-            lse,
-            delta,
-            lo,
-            len,
-        ] = scratch.parts(room.lens());
-        let mut part = Part {
-            q,
-            q_t,
-            dout,
-            dout_t,
-            // Zero rows at the end, so that a product of few keys can take some more.
-            k: &mut k[..(n + FEW) * dim_qk],
-            v: &mut v[..(n + FEW) * dim_v],
-            dk: &mut dk[..n * dim_qk],
-            dv: &mut dv[..n * dim_v],
-            p,
-            ds,
-            dq,
-            lse,
-            delta,
-            lo: bytemuck::cast_slice_mut(lo),
-            len: bytemuck::cast_slice_mut(len),
-        };
+        let mut part = room.parts(scratch, n);
         let gathered = keys.start as usize..keys.end as usize;
         pack::rows(
             self.k,
@@ -181,7 +80,7 @@ impl Call<'_> {
             for first in (0..self.shapes.group).step_by(per_chunk) {
                 let head = kv_head * self.shapes.group + first;
                 let heads = head..head + per_chunk.min(self.shapes.group - first);
-                self.products(&mut part, batch, &heads, tile, &rows, &keys);
+                self.products(&mut part, batch, &heads, (tile, gather), &rows, &keys);
                 if !waited {
                     turns.wait(turn, block);
                     waited = true;
@@ -222,7 +121,7 @@ impl Call<'_> {
         part: &mut Part,
         batch: usize,
         heads: &Range<usize>,
-        tile: &Tile,
+        (tile, gather): (&Tile, &Gather),
         rows: &Range<i64>,
         keys: &Range<i64>,
     ) {
@@ -273,30 +172,17 @@ impl Call<'_> {
         let ds = &mut part.ds[..n * columns];
 
         let full = sees_all(tile.band, rows.clone(), seen.clone());
-        if !full {
-            let total = tile.kv.iter().map(ExactSizeIterator::len).sum::<usize>() as i64;
-            for (row, t) in rows.clone().enumerate() {
-                let visible = tile.band.visible(t, total);
-                let start = visible.start.clamp(seen.start, seen.end);
-                part.lo[row] = (start - seen.start) as u32;
-                part.len[row] = (visible.end.clamp(start, seen.end) - start) as u32;
-            }
-            for head in 1..heads.len() {
-                part.lo.copy_within(..count, head * count);
-                part.len.copy_within(..count, head * count);
-            }
-            part.lo[heads.len() * count..columns].fill(0);
-            part.len[heads.len() * count..columns].fill(0);
-        }
+        let mask = (!full).then(|| {
+            let total = gather.keys() as i64;
+            let room = [&mut *part.lo, &mut *part.len];
+            mask(tile.band, rows, total, &seen, heads.len(), room)
+        });
         self.arch.dispatch(softmax::Backward {
             p: &mut *p,
             ds: &mut *ds,
             keys: n,
             columns,
-            mask: (!full).then_some(softmax::Mask {
-                lo: &part.lo[..columns],
-                len: &part.len[..columns],
-            }),
+            mask,
             lse: &part.lse[..columns],
             delta: &part.delta[..columns],
         });
@@ -404,25 +290,6 @@ impl Call<'_> {
             }
         }
     }
-}
-
-/// The scratch of an item.
-struct Part<'a> {
-    q: &'a mut [f32],
-    q_t: &'a mut [f32],
-    dout: &'a mut [f32],
-    dout_t: &'a mut [f32],
-    k: &'a mut [f32],
-    v: &'a mut [f32],
-    dk: &'a mut [f32],
-    dv: &'a mut [f32],
-    p: &'a mut [f32],
-    ds: &'a mut [f32],
-    dq: &'a mut [f32],
-    lse: &'a mut [f32],
-    delta: &'a mut [f32],
-    lo: &'a mut [u32],
-    len: &'a mut [u32],
 }
 
 fn add(to: &mut [f32], from: &[f32]) {
