@@ -1,0 +1,301 @@
+//! Arguments as typed. What they mean together is decided in [`crate::request`].
+
+use crate::error::Error;
+use crate::values::{Layout, Memory, Stages, Window};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Exact attention over sequences too long for one device.
+#[derive(Debug, Parser)]
+#[command(name = "longreach", version, arg_required_else_help = false)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The program's commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compute attention over the q, k and v of a file with several PEs
+    Attend(Box<AttendArgs>),
+    /// Measure
+    #[command(subcommand, arg_required_else_help = false)]
+    Bench(BenchCommand),
+}
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Time attention against the rate of the matrix products it is made of
+    Attention(BenchArgs),
+}
+
+/// How the bytes between PEs travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// The PEs are threads of this process.
+    Threads,
+}
+
+impl Transport {
+    /// The name on the command line and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+        }
+    }
+}
+
+/// The mask's main shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MaskKind {
+    /// A query sees the keys up to its own position, aligned bottom-right.
+    Causal,
+    /// A query sees every key.
+    Full,
+}
+
+/// Element type of the outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutDtype {
+    /// As the input's.
+    Input,
+    /// Unrounded.
+    F32,
+}
+
+/// Arguments that say who sees what.
+#[derive(Args, Clone, Debug)]
+pub struct MaskArgs {
+    /// Who sees what, aligned bottom-right where the lengths differ [default: the file's, else causal]
+    #[arg(long, value_enum)]
+    pub mask: Option<MaskKind>,
+    /// Query i sees only keys i-LEFT..=i+RIGHT of the diagonal; -1 is no bound
+    #[arg(long, value_name = "LEFT,RIGHT", allow_hyphen_values = true)]
+    pub window: Option<Window>,
+    /// Documents: cu_seqlens 0,300,1024 or ranges 0..300,304..900; `;` between batch rows
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    pub documents: Option<String>,
+}
+
+/// Arguments of `longreach attend`.
+#[derive(Args, Debug)]
+pub struct AttendArgs {
+    /// A safetensors file with q [B, Sq, Hq, Dqk], k [B, Skv, Hkv, Dqk] and v [B, Skv, Hkv, Dv]
+    #[arg(value_name = "INPUT")]
+    pub input: PathBuf,
+    /// Processing elements
+    #[arg(long, value_name = "N", default_value = "2", value_parser = at_least_one, allow_hyphen_values = true)]
+    pub pes: usize,
+    /// How bytes travel between PEs
+    #[arg(long, value_enum, default_value = "threads")]
+    pub transport: Transport,
+    /// Compute threads a PE [default: cores / pes, at least 1]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    pub threads: Option<usize>,
+    /// Who holds what: zigzag, contiguous or striped[:BLOCK]
+    #[arg(long, value_name = "LAYOUT", default_value = "zigzag")]
+    pub layout: Layout,
+    /// Fetched stages, or auto
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "auto",
+        allow_hyphen_values = true
+    )]
+    pub stages: Stages,
+    /// Bound on symmetric and scratch memory a PE, in bytes (suffixes KiB, MiB, GiB)
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
+    pub memory: Option<Memory>,
+    #[command(flatten)]
+    pub mask: MaskArgs,
+    /// Documents of the keys, where they are packed otherwise [default: as --documents]
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    pub kv_documents: Option<String>,
+    /// A file with any mask, in place of --mask, --window and documents
+    #[arg(long, value_name = "FILE.json")]
+    pub bands: Option<PathBuf>,
+    /// Factor of the scores [default: the file's, else Dqk^-0.5]
+    #[arg(long, value_name = "X", value_parser = finite, allow_hyphen_values = true)]
+    pub scale: Option<f64>,
+    /// Compute gradients also
+    #[arg(long)]
+    pub backward: bool,
+    /// A safetensors file with the output's gradient `dout` [default: INPUT's, else generated]
+    #[arg(long, value_name = "FILE")]
+    pub dout: Option<PathBuf>,
+    /// Seed of a generated dout
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole, allow_hyphen_values = true)]
+    pub seed: u64,
+    /// Compare with float64; exit 1 where the accuracy rule is not met
+    #[arg(long)]
+    pub check: bool,
+    /// Write out, lse, dq, dk and dv to this safetensors file
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Element type of what --out writes (lse is always f32)
+    #[arg(long, value_enum, default_value = "input")]
+    pub out_dtype: OutDtype,
+    /// Run N times; times are medians, results must be bit-equal
+    #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one, allow_hyphen_values = true)]
+    pub repeat: usize,
+    /// Use only kernels that give the same bits every time (on a CPU all do)
+    #[arg(long)]
+    pub deterministic: bool,
+    /// Write a Chrome / Perfetto trace
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+    /// Longest time without progress of a PE that another waits for
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, allow_hyphen_values = true)]
+    pub deadline: Duration,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `longreach bench attention`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Tokens
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = at_least_one, allow_hyphen_values = true)]
+    pub seqlen: usize,
+    /// Query heads
+    #[arg(long, value_name = "N", default_value = "4", value_parser = at_least_one, allow_hyphen_values = true)]
+    pub q_heads: usize,
+    /// Key and value heads [default: as --q-heads]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    pub kv_heads: Option<usize>,
+    /// Elements a head
+    #[arg(long, value_name = "N", default_value = "128", value_parser = at_least_one, allow_hyphen_values = true)]
+    pub head_dim: usize,
+    /// Element type of q, k and v
+    #[arg(long, value_enum, default_value = "f32")]
+    pub dtype: BenchDtype,
+    #[command(flatten)]
+    pub mask: MaskArgs,
+    /// Processing elements
+    #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one, allow_hyphen_values = true)]
+    pub pes: usize,
+    /// Compute threads a PE [default: cores / pes, at least 1]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    pub threads: Option<usize>,
+    /// Time the backward pass also
+    #[arg(long)]
+    pub backward: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Element types that `bench` generates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchDtype {
+    /// 32-bit IEEE float.
+    F32,
+    /// 16-bit IEEE float.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n >= 1 => Ok(n),
+        _ => Err("expected a whole number, at least 1".to_owned()),
+    }
+}
+
+fn whole(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+}
+
+fn finite(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x.is_finite() => Ok(x),
+        _ => Err("expected a finite number".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|&s| s > 0.0);
+    seconds
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .filter(|deadline| !deadline.is_zero())
+        .ok_or_else(|| "expected a number of seconds above 0".to_owned())
+}
+
+/// The arguments of this process, or the error in one line.
+///
+/// Prints and ends the process where help or the version is asked for.
+pub fn parse() -> Result<Cli, Error> {
+    Cli::try_parse().map_err(|error| {
+        if !error.use_stderr() {
+            error.exit();
+        }
+        Error::Usage(first_paragraph(&error.to_string()))
+    })
+}
+
+/// What is wrong, without the usage and the tips that follow it.
+fn first_paragraph(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let end = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:"]
+        .iter()
+        .filter_map(|mark| text.find(mark))
+        .min()
+        .unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_window_with_no_bound_on_the_left_needs_no_equals_sign() {
+        let cli = Cli::try_parse_from(["longreach", "attend", "x", "--window", "-1,0"]).unwrap();
+        let Command::Attend(args) = cli.command else {
+            panic!("not attend")
+        };
+        assert_eq!(
+            args.mask.window,
+            Some(Window {
+                left: None,
+                right: Some(0)
+            })
+        );
+    }
+
+    #[test]
+    fn usage_errors_lose_their_tips() {
+        let text = |args: &[&str]| {
+            let error = Cli::try_parse_from([&["longreach", "attend"], args].concat()).unwrap_err();
+            crate::error::one_line(&first_paragraph(&error.to_string()))
+        };
+        assert_eq!(
+            text(&["x", "--pes", "0"]),
+            "invalid value '0' for '--pes <N>': expected a whole number, at least 1"
+        );
+        assert_eq!(
+            text(&["x", "--bakward"]),
+            "unexpected argument '--bakward' found"
+        );
+        assert_eq!(
+            text(&[]),
+            "the following required arguments were not provided: <INPUT>"
+        );
+        assert_eq!(
+            text(&["x", "--mask", "sideways"]),
+            "invalid value 'sideways' for '--mask <MASK>' [possible values: causal, full]"
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! `longreach attend`.
+
+use crate::args::AttendArgs;
+use crate::check::{self, Row};
+use crate::error::{Error, one_line, status};
+use crate::output::{self, Output};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::request::{Problem, Request};
+use crate::results::Results;
+use crate::{run, stdout, trace};
+use longreach::{DType, reference};
+use std::io::Write;
+use std::path::Path;
+
+/// Computes what was asked for; returns the exit status.
+pub fn attend(args: AttendArgs) -> Result<u8, Error> {
+    let request = Request::new(args)?;
+    let problem = &request.problem;
+    let progress = Progress::new();
+
+    let passes = if problem.dout.is_some() {
+        "forward and backward"
+    } else {
+        "forward"
+    };
+    let what = format!(
+        "{passes} on {} PEs x {} threads",
+        problem.pes, problem.threads
+    );
+    let runs = progress.step(&what, || run::run(problem, problem.pes, request.repeat))?;
+    if let Some((number, tensor)) = runs.difference {
+        complain(&format!(
+            "run {number} of {} differs from run 1 in {tensor}",
+            request.repeat
+        ));
+        return Ok(status::CHECK_FAILED);
+    }
+
+    let rows = if request.check {
+        Some(compare(problem, &runs.results, &progress)?)
+    } else {
+        None
+    };
+    if let Some((path, dtype)) = &request.out {
+        progress.step("writing the results", || {
+            write(path, *dtype, problem, &runs.results)
+        })?;
+    }
+    if let Some(path) = &request.trace {
+        trace::write(path, &runs.spans)?;
+    }
+
+    let median = runs.median();
+    let report = Report {
+        problem,
+        stages: runs.stages,
+        forward: median.forward,
+        backward: median.backward,
+        per_pe: &median.per_pe,
+        peak_bytes: runs.peak_bytes,
+        check: rows.as_deref(),
+    };
+    stdout::print(&if request.json {
+        format!("{}\n", report.json())
+    } else {
+        report.text()
+    })?;
+
+    let failed: Vec<&str> = rows
+        .iter()
+        .flatten()
+        .filter(|row| !row.passed())
+        .map(|row| row.name)
+        .collect();
+    if failed.is_empty() {
+        return Ok(status::DONE);
+    }
+    complain(&format!(
+        "{} not within the accuracy rule",
+        failed.join(", ")
+    ));
+    Ok(status::CHECK_FAILED)
+}
+
+fn complain(text: &str) {
+    // The exit status tells it even where stderr cannot.
+    let _ = writeln!(
+        std::io::stderr().lock(),
+        "{}",
+        one_line(&format!("error: {text}"))
+    );
+}
+
+/// Errors against float64, beside those of the same engine on one PE.
+fn compare(problem: &Problem, results: &Results, progress: &Progress) -> Result<Vec<Row>, Error> {
+    let one = match problem.pes {
+        1 => None,
+        _ => Some(progress.step("the same on one PE", || run::run(problem, 1, 1))?),
+    };
+    let one = one.as_ref().map_or(results, |one| &one.results);
+    let (q, k, v) = (problem.q.view(), problem.k.view(), problem.v.view());
+    let (bands, scale) = (&problem.bands, problem.scale);
+    let rows = || -> Result<Vec<Row>, reference::Mismatch> {
+        let forward = progress.step("forward in float64", || {
+            reference::forward(&q, &k, &v, bands, scale)
+        })?;
+        let backward = match &problem.dout {
+            None => None,
+            Some(dout) => Some(progress.step("backward in float64", || {
+                reference::backward_of(&forward, &q, &k, &v, &dout.view(), bands, scale)
+            })?),
+        };
+        check::compare(results, one, &forward, backward.as_ref())
+    };
+    rows().map_err(|mismatch| Error::Run(format!("the check cannot be made: {mismatch}")))
+}
+
+fn write(path: &Path, dtype: DType, problem: &Problem, results: &Results) -> Result<(), Error> {
+    let sizes = &problem.sizes;
+    let shape = |name: &str| match name {
+        "lse" => vec![sizes.batch, sizes.q_heads, sizes.q_len],
+        "dq" => problem.q.shape().to_vec(),
+        "dk" => problem.k.shape().to_vec(),
+        "dv" => problem.v.shape().to_vec(),
+        _ => sizes.out_shape().to_vec(),
+    };
+    let asked = |name: &str| problem.dout.is_some() || matches!(name, "out" | "lse");
+    let outputs = results
+        .tensors()
+        .into_iter()
+        .filter(|(name, _)| asked(name))
+        .map(|(name, values)| Output {
+            name,
+            dtype: if name == "lse" { DType::F32 } else { dtype },
+            shape: shape(name),
+            values,
+        });
+    output::write(path, outputs.collect())
+}

@@ -1,0 +1,130 @@
+//! `--bands FILE.json`: any mask, as bands in global positions.
+
+use crate::error::Error;
+use longreach::{Band, Edge};
+use serde::Deserialize;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Largest file that is read: a band takes about a hundred bytes, so this is millions of bands.
+const MOST_BYTES: u64 = 1 << 28;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BandsFile {
+    bands: Vec<BandEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BandEntry {
+    q: [i64; 2],
+    lo: Edge,
+    hi: Edge,
+}
+
+/// The bands of the file, for queries `0..q_len`.
+///
+/// Fails when the file cannot be read, is no list of bands, or speaks of queries that there are not.
+pub fn read(path: &Path, q_len: usize) -> Result<Vec<Band>, Error> {
+    let bad = |why: String| Error::bad("--bands", path.display().to_string(), why);
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text))
+        .map_err(|error| bad(format!("cannot be read: {error}")))?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(bad(format!("is larger than {MOST_BYTES} bytes")));
+    }
+    parse(&text, q_len).map_err(bad)
+}
+
+fn parse(text: &str, q_len: usize) -> Result<Vec<Band>, String> {
+    let file: BandsFile = serde_json::from_str(text).map_err(|error| {
+        format!(
+            "is not a list of bands: {error}; expected \
+             {{\"bands\":[{{\"q\":[a,b],\"lo\":{{\"fixed\":n}},\"hi\":{{\"diagonal\":n}}}}]}}"
+        )
+    })?;
+    let band = |(number, entry): (usize, BandEntry)| {
+        let [start, end] = entry.q;
+        let inside = usize::try_from(end).is_ok_and(|end| end <= q_len);
+        if start < 0 || start > end || !inside {
+            return Err(format!(
+                "band {number} has q [{start}, {end}), expected a part of the queries [0, {q_len})"
+            ));
+        }
+        Ok(Band {
+            q: start..end,
+            lo: entry.lo,
+            hi: entry.hi,
+        })
+    };
+    file.bands.into_iter().enumerate().map(band).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edges_are_fixed_or_diagonal() {
+        let text = r#"{"bands":[{"q":[0,4],"lo":{"fixed":-2},"hi":{"diagonal":1}},
+                      {"q":[4,4],"lo":{"diagonal":-3},"hi":{"fixed":9}}]}"#;
+        let bands = parse(text, 4).unwrap();
+        assert_eq!(
+            bands[0],
+            Band {
+                q: 0..4,
+                lo: Edge::Fixed(-2),
+                hi: Edge::Diagonal(1)
+            }
+        );
+        assert_eq!(
+            bands[1],
+            Band {
+                q: 4..4,
+                lo: Edge::Diagonal(-3),
+                hi: Edge::Fixed(9)
+            }
+        );
+        assert_eq!(parse(r#"{"bands":[]}"#, 0).unwrap(), []);
+    }
+
+    #[test]
+    fn what_is_no_band_is_refused() {
+        let edges = r#""lo":{"fixed":0},"hi":{"diagonal":1}"#;
+        for (q, part) in [
+            (
+                "[0,5]",
+                "band 0 has q [0, 5), expected a part of the queries [0, 4)",
+            ),
+            ("[-1,2]", "band 0 has q [-1, 2)"),
+            ("[3,2]", "band 0 has q [3, 2)"),
+            ("[0]", "is not a list of bands"),
+            ("[0,1,2]", "is not a list of bands"),
+            ("[0,1.5]", "is not a list of bands"),
+            ("[0,99999999999999999999]", "is not a list of bands"),
+        ] {
+            let error = parse(&format!(r#"{{"bands":[{{"q":{q},{edges}}}]}}"#), 4).unwrap_err();
+            assert!(error.contains(part), "{q}: {error}");
+        }
+        for text in [
+            "",
+            "[]",
+            "{}",
+            r#"{"bands":[{"q":[0,1],"lo":{"fixed":0}}]}"#,
+            r#"{"bands":[{"q":[0,1],"lo":{"middle":0},"hi":{"fixed":1}}]}"#,
+            r#"{"bands":[{"q":[0,1],"lo":{"fixed":0,"diagonal":1},"hi":{"fixed":1}}]}"#,
+            r#"{"bands":[],"mask":"causal"}"#,
+            r#"{"bands":[]} trailing"#,
+        ] {
+            assert!(
+                parse(text, 4)
+                    .unwrap_err()
+                    .starts_with("is not a list of bands"),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What can go wrong, and the exit status that it ends in.
+
+use std::process::ExitCode;
+
+/// A failure that ends the program.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument, a file or a combination of them that cannot be used.
+    #[error("{argument} {}: {why}", shortened(value))]
+    Bad {
+        /// The argument as the user typed it: `--window`, `INPUT`.
+        argument: String,
+        /// Its value as typed.
+        value: String,
+        /// What is wrong with it, what is accepted, what to do.
+        why: String,
+    },
+    /// Arguments that the parser refused; the text names them.
+    #[error("{0}")]
+    Usage(String),
+    /// A PE failed, memory ran out or a deadline passed.
+    #[error("{0}")]
+    Run(String),
+}
+
+/// The statuses that the program ends with.
+pub mod status {
+    /// All done.
+    pub const DONE: u8 = 0;
+    /// A check failed.
+    pub const CHECK_FAILED: u8 = 1;
+    /// Bad input or an unsupported request.
+    pub const BAD_REQUEST: u8 = 2;
+    /// A PE failed, memory ran out or a deadline passed.
+    pub const RUN_FAILED: u8 = 3;
+    /// Interrupted by a signal.
+    pub const INTERRUPTED: u8 = 130;
+}
+
+impl Error {
+    /// A value that an argument does not take.
+    pub fn bad(
+        argument: impl Into<String>,
+        value: impl Into<String>,
+        why: impl Into<String>,
+    ) -> Self {
+        Self::Bad {
+            argument: argument.into(),
+            value: value.into(),
+            why: why.into(),
+        }
+    }
+
+    /// The exit status.
+    pub fn status(&self) -> ExitCode {
+        match self {
+            Self::Bad { .. } | Self::Usage(_) => ExitCode::from(status::BAD_REQUEST),
+            Self::Run(_) => ExitCode::from(status::RUN_FAILED),
+        }
+    }
+
+    /// The message as one line, whatever bytes the user's values hold.
+    pub fn line(&self) -> String {
+        one_line(&format!("error: {self}"))
+    }
+}
+
+/// `text` with line breaks as spaces and other control characters escaped, so that it stays one line and
+/// cannot steer a terminal.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for word in text
+        .split(['\n', '\r'])
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+    {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        for c in word.chars() {
+            if c.is_control() {
+                line.extend(c.escape_default())
+            } else {
+                line.push(c)
+            }
+        }
+    }
+    line
+}
+
+/// A value short enough for a message.
+fn shortened(value: &str) -> String {
+    const MOST: usize = 200;
+    match value.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &value[..end]),
+        None if value.is_empty() => "''".to_owned(),
+        None => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_whatever_the_value_holds() {
+        let error = Error::bad("--documents", "0,\n5\x1b[2J", "not a number");
+        assert_eq!(
+            error.line(),
+            "error: --documents 0, 5\\u{1b}[2J: not a number"
+        );
+    }
+
+    #[test]
+    fn a_long_value_is_cut_at_a_character() {
+        let line = Error::bad("--bands", "ä".repeat(5000), "no such file").line();
+        assert_eq!(
+            line,
+            format!("error: --bands {}...: no such file", "ä".repeat(200))
+        );
+    }
+
+    #[test]
+    fn an_empty_value_is_visible() {
+        assert_eq!(
+            Error::bad("--scale", "", "not a number").line(),
+            "error: --scale '': not a number"
+        );
+    }
+}

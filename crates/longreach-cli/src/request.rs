@@ -1,0 +1,150 @@
+//! `longreach attend`, as asked for and checked: everything that can be refused is refused here, before any
+//! work is done or byte is written.
+
+use crate::args::{AttendArgs, OutDtype, Transport};
+use crate::dout::dout;
+use crate::error::Error;
+use crate::input::{Input, Sizes};
+use crate::mask::{Lengths, MaskRequest};
+use crate::output::check_path;
+use crate::tensors::Tensor;
+use crate::values::{Layout, Stages};
+use longreach::{Bands, DType, Mask};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The inputs of one call, and how it is to be run.
+#[derive(Debug)]
+pub struct Problem {
+    /// Queries.
+    pub q: Tensor,
+    /// Keys.
+    pub k: Tensor,
+    /// Values.
+    pub v: Tensor,
+    /// The output's gradient, where gradients are asked for.
+    pub dout: Option<Tensor>,
+    /// The sizes of the tensors.
+    pub sizes: Sizes,
+    /// Who sees what, as asked for.
+    pub asked: MaskRequest,
+    /// The same as the engine takes it.
+    pub mask: Mask,
+    /// The same as bands in global positions.
+    pub bands: Bands,
+    /// Factor of the scores.
+    pub scale: f64,
+    /// Processing elements.
+    pub pes: usize,
+    /// How bytes travel.
+    pub transport: Transport,
+    /// Compute threads a PE.
+    pub threads: usize,
+    /// Who holds what.
+    pub layout: Layout,
+    /// Fetched stages.
+    pub stages: Stages,
+    /// Bound on symmetric and scratch memory a PE.
+    pub memory: Option<u64>,
+    /// Longest time without progress of a PE that is waited for.
+    pub deadline: Duration,
+}
+
+/// A problem and what is to be done with its results.
+#[derive(Debug)]
+pub struct Request {
+    /// What is computed.
+    pub problem: Problem,
+    /// Compare with float64.
+    pub check: bool,
+    /// Where results are written, in which type.
+    pub out: Option<(PathBuf, DType)>,
+    /// Runs.
+    pub repeat: usize,
+    /// Where the trace is written.
+    pub trace: Option<PathBuf>,
+    /// One JSON object in place of tables.
+    pub json: bool,
+}
+
+impl Request {
+    /// Checks the arguments against the files and against each other.
+    pub fn new(args: AttendArgs) -> Result<Self, Error> {
+        let input = Input::open(&args.input)?;
+        let sizes = input.sizes;
+        let lengths = Lengths {
+            batch: sizes.batch,
+            q_len: sizes.q_len,
+            kv_len: sizes.kv_len,
+        };
+        let kv_documents = args.kv_documents.as_deref();
+        let asked = MaskRequest::new(
+            &args.mask,
+            kv_documents,
+            args.bands.as_deref(),
+            || input.mask(),
+            lengths,
+        )?;
+        let (mask, bands) = asked.resolve(&args.mask, args.bands.as_deref(), lengths)?;
+        let scale = match args.scale {
+            Some(scale) => scale,
+            None => input.scale()?,
+        };
+        let dout = match (&args.dout, args.backward) {
+            (path, true) => Some(dout(&input, path.as_deref(), args.seed)?),
+            (Some(path), false) => {
+                let why = "is used by the backward pass only: add --backward";
+                return Err(Error::bad("--dout", path.display().to_string(), why));
+            }
+            (None, false) => None,
+        };
+        for (argument, path) in [("--out", &args.out), ("--trace", &args.trace)] {
+            path.as_deref()
+                .map_or(Ok(()), |path| check_path(argument, path))?;
+        }
+        if let (Some(out), Some(trace)) = (&args.out, &args.trace)
+            && out == trace
+        {
+            return Err(Error::bad(
+                "--trace",
+                trace.display().to_string(),
+                "is the file of --out also",
+            ));
+        }
+        let out_dtype = match args.out_dtype {
+            OutDtype::Input => sizes.dtype,
+            OutDtype::F32 => DType::F32,
+        };
+        Ok(Self {
+            problem: Problem {
+                q: input.q,
+                k: input.k,
+                v: input.v,
+                dout,
+                sizes,
+                asked,
+                mask,
+                bands,
+                scale,
+                pes: args.pes,
+                transport: args.transport,
+                threads: args.threads.unwrap_or_else(|| threads_of(args.pes)),
+                layout: args.layout,
+                stages: args.stages,
+                memory: args.memory.map(|memory| memory.0),
+                deadline: args.deadline,
+            },
+            check: args.check,
+            out: args.out.map(|path| (path, out_dtype)),
+            repeat: args.repeat,
+            trace: args.trace,
+            json: args.json,
+        })
+    }
+}
+
+/// This machine's cores shared by the PEs, at least one each.
+pub fn threads_of(pes: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (cores / pes).max(1)
+}

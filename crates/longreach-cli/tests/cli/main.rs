@@ -1,0 +1,7 @@
+//! The program from outside: its arguments, files, outputs and exit statuses.
+
+mod arguments;
+mod attend;
+mod files;
+mod process;
+mod support;

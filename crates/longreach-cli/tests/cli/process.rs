@@ -1,0 +1,80 @@
+//! Readers that go away, outputs that are full, interrupts.
+
+use crate::support::{Folder, program, sample, small, text};
+use std::process::Stdio;
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    let folder = Folder::new();
+    let mut child = program()
+        .args([
+            "attend".as_ref(),
+            folder.file("in", small("F32")).as_os_str(),
+            "--json".as_ref(),
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_output_that_is_full_is_an_error() {
+    let folder = Folder::new();
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let output = program()
+        .args([
+            "attend".as_ref(),
+            folder.file("in", small("F32")).as_os_str(),
+        ])
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("standard output cannot be written"));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_the_program_with_130() {
+    use std::io::{BufRead, BufReader};
+    let folder = Folder::new();
+    let out = text(&folder.path("out"));
+    let mut child = program()
+        .args([
+            "attend".as_ref(),
+            sample().as_os_str(),
+            "--backward".as_ref(),
+        ])
+        .args(["--repeat", "1000000", "--out", &out])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.contains("PEs"), "{line}");
+    let killed = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(output.stdout.is_empty());
+    assert_eq!(folder.names(), [] as [&str; 0]);
+}
