@@ -1,7 +1,7 @@
 //! Kernels on CPU threads: matrix products from the `gemm` crate, a vectorised softmax between them.
 //!
 //! Scores are kept *transposed*, a row for each key and a column for each query row, in blocks of at most
-//! [`KEYS`] keys by about [`COLUMNS`] columns. A column's softmax then runs down the rows with one lane
+//! 512 keys by about 128 columns. A column's softmax then runs down the rows with one lane
 //! for each query row: no reduction across lanes, the same bits at any vector width, and K and V are used
 //! as they lie in memory.
 

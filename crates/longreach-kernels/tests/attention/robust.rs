@@ -3,7 +3,7 @@
 use crate::common::{Case, OwnTile, Sizes, check, pool, run, try_run};
 use crate::tensor::Tensor;
 use longreach_kernels::DType::{Bf16, F16, F32};
-use longreach_kernels::Error;
+use longreach_kernels::{Context, Error, backward};
 use longreach_plan::Edge::{Diagonal, Fixed};
 
 #[test]
@@ -163,6 +163,50 @@ fn content_of_unlisted_and_hidden_rows_changes_no_bit() {
             assert_eq!(right.lse[s], f32::NEG_INFINITY);
         }
     }
+}
+
+/// The caller may mark rows that a tile lists as seeing nothing: lse = -inf is enough.
+#[test]
+fn rows_of_lse_minus_infinity_contribute_nothing() {
+    let clean = Case::normal(
+        Sizes(1, 70, 70, 2, 1, 16, 16),
+        F32,
+        vec![OwnTile::causal(1, 70)],
+    );
+    let whole = run(&clean, None, 1);
+    let gradients = |case: &Case, poison: f32| {
+        let cx = Context {
+            pool: None,
+            tick: &|| (),
+        };
+        let (mut lse, mut delta) = (whole.lse.clone(), vec![0.25; 140]);
+        for at in (60..70).chain(130..140) {
+            (lse[at], delta[at]) = (f32::NEG_INFINITY, poison);
+        }
+        let (mut dq, mut dk, mut dv) = (vec![0.0; 2240], vec![0.0; 1120], vec![0.0; 1120]);
+        let (q, k, v) = (case.q.view(), case.k.view(), case.v.view());
+        let (dout, tiles) = (case.dout.view(), [case.tiles[0].tile()]);
+        backward(
+            &cx, &q, &k, &v, &dout, &lse, &delta, 0.25, &tiles, &mut dq, &mut dk, &mut dv,
+        )
+        .unwrap();
+        [dq, dk, dv]
+    };
+    let right = gradients(&clean, 0.0);
+    assert!(right.iter().flatten().all(|x| x.is_finite()));
+    assert!(right[0][60 * 32..].iter().all(|&x| x == 0.0));
+    assert!(
+        right[1][60 * 16..]
+            .iter()
+            .chain(&right[2][60 * 16..])
+            .all(|&x| x == 0.0)
+    );
+    let mut case = clean.clone();
+    for s in 60..70 {
+        case.q.set_row(0, s, f32::NAN);
+        case.dout.set_row(0, s, f32::NAN);
+    }
+    assert_eq!(gradients(&case, f32::NAN), right);
 }
 
 /// Scores 100 and 200 apart: the smaller half weighs exactly nothing, and nothing overflows.

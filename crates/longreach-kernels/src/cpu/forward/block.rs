@@ -136,8 +136,7 @@ impl Call<'_> {
         };
         let sizes = (stride, operands.rows, self.shapes.dim_qk);
         gemm(sizes, scores, stride, false, lhs, rhs, self.scale);
-        // Padding of zero keys weighs nothing.
-        scores[n * stride..].fill(0.0);
+        // Zero keys that pad the block are left with scores of 0, as if weighed 0, and have zero values.
         self.arch.dispatch(softmax::Forward {
             scores,
             keys: n,
