@@ -9,7 +9,8 @@ use crate::report::Report;
 use crate::request::{Problem, Request};
 use crate::results::Results;
 use crate::{run, stdout, trace};
-use longreach::{DType, reference};
+use longreach::reference;
+use longreach_kernels::DType;
 use std::io::Write;
 use std::path::Path;
 

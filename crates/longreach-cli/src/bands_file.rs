@@ -1,7 +1,7 @@
 //! `--bands FILE.json`: any mask, as bands in global positions.
 
 use crate::error::Error;
-use longreach::{Band, Edge};
+use longreach_plan::{Band, Edge};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::Read;

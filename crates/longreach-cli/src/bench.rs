@@ -4,14 +4,14 @@ use crate::args::{BenchArgs, BenchDtype, Transport};
 use crate::dout::{Stream, normal};
 use crate::error::{Error, status};
 use crate::input::Sizes;
-use crate::mask::{Lengths, MaskRequest};
+use crate::mask::{Asked, Lengths};
 use crate::progress::Progress;
 use crate::request::{Problem, threads_of};
 use crate::stats::{Pass, median};
 use crate::table::{Table, milliseconds};
 use crate::values::{Layout, Stages};
 use crate::{run, stdout};
-use longreach::{DType, GemmRate, gemm_rate};
+use longreach_kernels::{DType, GemmRate, gemm_rate};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -75,8 +75,12 @@ fn problem(args: &BenchArgs) -> Result<Problem, Error> {
         q_len: args.seqlen,
         kv_len: args.seqlen,
     };
-    let asked = MaskRequest::new(&args.mask, None, None, || Ok(None), lengths)?;
-    let (mask, bands) = asked.resolve(&args.mask, None, lengths)?;
+    let asked = Asked {
+        shape: &args.mask,
+        kv_documents: None,
+        bands: None,
+    };
+    let (mask, bands) = asked.mask(|| Ok(None), lengths)?;
     let tensor = |stream, heads| normal(0, stream, dtype, [1, args.seqlen, heads, args.head_dim]);
     Ok(Problem {
         q: tensor(Stream::Q, args.q_heads)?,
@@ -88,7 +92,6 @@ fn problem(args: &BenchArgs) -> Result<Problem, Error> {
             None
         },
         sizes,
-        asked,
         mask,
         bands,
         scale: (args.head_dim as f64).powf(-0.5),
@@ -194,7 +197,7 @@ fn object(
         "kv_heads": problem.sizes.kv_heads,
         "head_dim": args.head_dim,
         "dtype": problem.sizes.dtype.name(),
-        "mask": problem.asked.to_string(),
+        "mask": problem.mask.to_string(),
         "pes": problem.pes,
         "threads": problem.threads,
         "rounds": rounds,
@@ -225,7 +228,7 @@ fn table(problem: &Problem, rounds: usize, forward: &Rate, backward: Option<&Rat
         sizes.kv_heads,
         sizes.head_dim,
         sizes.dtype,
-        problem.asked,
+        problem.mask,
         problem.pes,
         problem.threads,
         table.text()

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::file::TensorFile;
 use crate::input::{Input, Sizes};
 use crate::tensors::Tensor;
-use longreach::DType;
+use longreach_kernels::DType;
 use std::f64::consts::TAU;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::tensors::Tensor;
-use longreach::DType;
+use longreach_kernels::DType;
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::Metadata};
 use std::fs::File;

@@ -4,7 +4,7 @@ use crate::args::MaskKind;
 use crate::error::Error;
 use crate::file::TensorFile;
 use crate::tensors::Tensor;
-use longreach::DType;
+use longreach_kernels::DType;
 use std::path::Path;
 
 /// What INPUT holds, checked.

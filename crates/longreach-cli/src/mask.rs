@@ -2,28 +2,10 @@
 
 use crate::args::{MaskArgs, MaskKind};
 use crate::bands_file;
-use crate::documents::{self, Documents};
+use crate::documents;
 use crate::error::Error;
-use crate::values::Window;
-use longreach::{Band, Bands, Mask};
-use std::fmt;
+use longreach_plan::{Bands, Documents, Mask};
 use std::path::Path;
-
-/// A mask as asked for, its parts checked one by one and against each other.
-#[derive(Clone, Debug, PartialEq)]
-pub enum MaskRequest {
-    /// Causal or full, within a window, within documents.
-    Shape {
-        /// The main shape.
-        kind: MaskKind,
-        /// Bounds about the diagonal.
-        window: Option<Window>,
-        /// Documents of the queries and of the keys, as many in each batch row.
-        documents: Option<(Documents, Documents)>,
-    },
-    /// Bands in global positions.
-    Bands(Vec<Band>),
-}
 
 /// The lengths that a mask is checked against.
 #[derive(Clone, Copy, Debug)]
@@ -36,98 +18,92 @@ pub struct Lengths {
     pub kv_len: usize,
 }
 
-impl MaskRequest {
-    /// The mask of the arguments; `default` is what the file asks for.
+/// The arguments that make a mask.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// `--mask`, `--window`, `--documents`.
+    pub shape: &'a MaskArgs,
+    /// `--kv-documents`.
+    pub kv_documents: Option<&'a str>,
+    /// `--bands`.
+    pub bands: Option<&'a Path>,
+}
+
+impl Asked<'_> {
+    /// The mask, as the engine takes it and as bands in global positions; `default` is what the file asks for.
     ///
-    /// Fails when arguments contradict each other or leave the lengths.
-    pub fn new(
-        args: &MaskArgs,
-        kv_documents: Option<&str>,
-        bands: Option<&Path>,
+    /// Fails, naming the argument, when arguments contradict each other or do not fit the lengths.
+    pub fn mask(
+        &self,
         default: impl FnOnce() -> Result<Option<MaskKind>, Error>,
         lengths: Lengths,
-    ) -> Result<Self, Error> {
-        if let Some(path) = bands {
-            let others = [
-                ("--mask", args.mask.is_some()),
-                ("--window", args.window.is_some()),
-                ("--documents", args.documents.is_some()),
-                ("--kv-documents", kv_documents.is_some()),
-            ];
-            if let Some((other, _)) = others.iter().find(|(_, given)| *given) {
-                let why = format!(
-                    "is the whole mask and cannot be combined with {other}: leave one of them out"
-                );
-                return Err(Error::bad("--bands", path.display().to_string(), why));
-            }
-            return Ok(Self::Bands(bands_file::read(path, lengths.q_len)?));
-        }
-        let kind = match args.mask {
-            Some(kind) => kind,
-            None => default()?.unwrap_or(MaskKind::Causal),
-        };
-        let documents = both_documents(args.documents.as_deref(), kv_documents, lengths)?;
-        Ok(Self::Shape {
-            kind,
-            window: args.window,
-            documents,
-        })
-    }
-
-    fn mask(&self) -> Mask {
-        match self {
-            Self::Bands(bands) => Mask::bands(bands.clone()),
-            Self::Shape {
-                kind,
-                window,
-                documents,
-            } => {
-                let mask = match kind {
-                    MaskKind::Causal => Mask::causal(),
-                    MaskKind::Full => Mask::full(),
-                };
-                let mask = match window {
-                    Some(window) => mask.window(window.left, window.right),
-                    None => mask,
-                };
-                match documents {
-                    Some((q, kv)) => mask.documents(q.clone(), kv.clone()),
-                    None => mask,
-                }
-            }
-        }
-    }
-
-    /// The mask as the engine takes it and as bands in global positions.
-    ///
-    /// Fails, naming the argument that it came from, where it does not fit the lengths or contradicts itself.
-    pub fn resolve(
-        &self,
-        args: &MaskArgs,
-        bands: Option<&Path>,
-        lengths: Lengths,
     ) -> Result<(Mask, Bands), Error> {
-        let mask = self.mask();
+        let mask = match self.bands {
+            Some(path) => self.whole(path, lengths)?,
+            None => self.shaped(default, lengths)?,
+        };
         match mask.resolve(lengths.batch, lengths.q_len, lengths.kv_len) {
             Ok(bands) => Ok((mask, bands)),
             Err(error) => {
-                let (argument, value) = match (bands, &args.documents, args.window) {
+                let (argument, value) = match (self.bands, &self.shape.documents, self.shape.window)
+                {
                     (Some(path), _, _) => ("--bands", path.display().to_string()),
                     (None, Some(documents), _) => ("--documents", documents.clone()),
                     (None, None, Some(window)) => ("--window", window.to_string()),
-                    (None, None, None) => ("--mask", self.to_string()),
+                    (None, None, None) => ("--mask", mask.to_string()),
                 };
                 Err(Error::bad(argument, value, error.to_string()))
             }
         }
     }
+
+    fn whole(&self, path: &Path, lengths: Lengths) -> Result<Mask, Error> {
+        let others = [
+            ("--mask", self.shape.mask.is_some()),
+            ("--window", self.shape.window.is_some()),
+            ("--documents", self.shape.documents.is_some()),
+            ("--kv-documents", self.kv_documents.is_some()),
+        ];
+        if let Some((other, _)) = others.iter().find(|(_, given)| *given) {
+            let why = format!(
+                "is the whole mask and cannot be combined with {other}: leave one of them out"
+            );
+            return Err(Error::bad("--bands", path.display().to_string(), why));
+        }
+        Ok(Mask::bands(bands_file::read(path, lengths.q_len)?))
+    }
+
+    fn shaped(
+        &self,
+        default: impl FnOnce() -> Result<Option<MaskKind>, Error>,
+        lengths: Lengths,
+    ) -> Result<Mask, Error> {
+        let kind = match self.shape.mask {
+            Some(kind) => kind,
+            None => default()?.unwrap_or(MaskKind::Causal),
+        };
+        let mut mask = match kind {
+            MaskKind::Causal => Mask::causal(),
+            MaskKind::Full => Mask::full(),
+        };
+        if let Some(window) = self.shape.window {
+            mask = mask.window(window.left, window.right);
+        }
+        if let Some((q, kv)) =
+            both_documents(self.shape.documents.as_deref(), self.kv_documents, lengths)?
+        {
+            mask = mask.documents(q).kv_documents(kv);
+        }
+        Ok(mask)
+    }
 }
 
+/// The documents of the queries, and of the keys where they lie otherwise.
 fn both_documents(
     q_list: Option<&str>,
     kv_list: Option<&str>,
     lengths: Lengths,
-) -> Result<Option<(Documents, Documents)>, Error> {
+) -> Result<Option<(Vec<Documents>, Vec<Documents>)>, Error> {
     let (list, kv_list) = match (q_list, kv_list) {
         (None, None) => return Ok(None),
         (None, Some(kv_list)) => {
@@ -145,14 +121,14 @@ fn both_documents(
     };
     let q = documents::parse("--documents", list, lengths.q_len, lengths.batch)?;
     let Some(kv_list) = kv_list else {
-        return Ok(Some((q.clone(), q)));
+        return Ok(Some((q, Vec::new())));
     };
     let kv = documents::parse("--kv-documents", kv_list, lengths.kv_len, lengths.batch)?;
     for row in 0..q.len().max(kv.len()) {
         // A list of one row stands for every batch row.
         let (q, kv) = (
-            q.get(row).unwrap_or(&q[0]).len(),
-            kv.get(row).unwrap_or(&kv[0]).len(),
+            q.get(row).unwrap_or(&q[0]).count(),
+            kv.get(row).unwrap_or(&kv[0]).count(),
         );
         if q != kv {
             let why =
@@ -163,31 +139,6 @@ fn both_documents(
     Ok(Some((q, kv)))
 }
 
-impl fmt::Display for MaskRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bands(_) => f.write_str("bands"),
-            Self::Shape {
-                kind,
-                window,
-                documents,
-            } => {
-                f.write_str(match kind {
-                    MaskKind::Causal => "causal",
-                    MaskKind::Full => "full",
-                })?;
-                if let Some(window) = window {
-                    write!(f, ", window {window}")?;
-                }
-                if let Some((q, _)) = documents {
-                    write!(f, ", {} documents", q.iter().map(Vec::len).sum::<usize>())?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,43 +147,43 @@ mod tests {
         q_len: usize,
         documents: Option<&str>,
         kv_documents: Option<&str>,
-    ) -> Result<MaskRequest, Error> {
-        let args = MaskArgs {
+    ) -> Result<(Mask, Bands), Error> {
+        let shape = MaskArgs {
             mask: None,
             window: None,
             documents: documents.map(str::to_owned),
         };
-        let lengths = Lengths {
-            batch: 2,
-            q_len,
-            kv_len: 8,
-        };
-        MaskRequest::new(
-            &args,
+        let asked = Asked {
+            shape: &shape,
             kv_documents,
-            None,
+            bands: None,
+        };
+        asked.mask(
             || Ok(Some(MaskKind::Full)),
-            lengths,
+            Lengths {
+                batch: 2,
+                q_len,
+                kv_len: 8,
+            },
         )
     }
 
     #[test]
     fn the_keys_lie_as_the_queries_unless_said_otherwise() {
-        let text = mask(8, Some("0,3,8"), None).unwrap().to_string();
-        assert_eq!(text, "full, 2 documents");
-        let MaskRequest::Shape {
-            documents: Some((q, kv)),
-            ..
-        } = mask(8, Some("0,3,8"), Some("0..1,6..8;0..2,2..4")).unwrap()
-        else {
-            panic!("no documents");
-        };
+        let (text, bands) = mask(8, Some("0,3,8"), None).unwrap();
+        assert_eq!(text.to_string(), "full documents=2");
         assert_eq!(
-            (q, kv),
-            (
-                vec![vec![0..3, 3..8]],
-                vec![vec![0..1, 6..8], vec![0..2, 2..4]]
-            )
+            (bands.visible(1, 2), bands.visible(1, 3)),
+            (vec![0..3], vec![3..8])
+        );
+        let (_, bands) = mask(8, Some("0,3,8"), Some("0..1,6..8;0..2,2..4")).unwrap();
+        assert_eq!(
+            (bands.visible(0, 2), bands.visible(0, 3)),
+            (vec![0..1], vec![6..8])
+        );
+        assert_eq!(
+            (bands.visible(1, 2), bands.visible(1, 3)),
+            (vec![0..2], vec![2..4])
         );
     }
 

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::interrupt;
 use half::{bf16, f16};
-use longreach::DType;
+use longreach_kernels::DType;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};

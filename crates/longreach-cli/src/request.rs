@@ -5,11 +5,12 @@ use crate::args::{AttendArgs, OutDtype, Transport};
 use crate::dout::dout;
 use crate::error::Error;
 use crate::input::{Input, Sizes};
-use crate::mask::{Lengths, MaskRequest};
+use crate::mask::{Asked, Lengths};
 use crate::output::check_path;
 use crate::tensors::Tensor;
 use crate::values::{Layout, Stages};
-use longreach::{Bands, DType, Mask};
+use longreach_kernels::DType;
+use longreach_plan::{Bands, Mask};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,9 +27,7 @@ pub struct Problem {
     pub dout: Option<Tensor>,
     /// The sizes of the tensors.
     pub sizes: Sizes,
-    /// Who sees what, as asked for.
-    pub asked: MaskRequest,
-    /// The same as the engine takes it.
+    /// Who sees what.
     pub mask: Mask,
     /// The same as bands in global positions.
     pub bands: Bands,
@@ -77,15 +76,12 @@ impl Request {
             q_len: sizes.q_len,
             kv_len: sizes.kv_len,
         };
-        let kv_documents = args.kv_documents.as_deref();
-        let asked = MaskRequest::new(
-            &args.mask,
-            kv_documents,
-            args.bands.as_deref(),
-            || input.mask(),
-            lengths,
-        )?;
-        let (mask, bands) = asked.resolve(&args.mask, args.bands.as_deref(), lengths)?;
+        let asked = Asked {
+            shape: &args.mask,
+            kv_documents: args.kv_documents.as_deref(),
+            bands: args.bands.as_deref(),
+        };
+        let (mask, bands) = asked.mask(|| input.mask(), lengths)?;
         let scale = match args.scale {
             Some(scale) => scale,
             None => input.scale()?,
@@ -122,7 +118,6 @@ impl Request {
                 v: input.v,
                 dout,
                 sizes,
-                asked,
                 mask,
                 bands,
                 scale,

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use half::{bf16, f16};
-use longreach::{DType, Data, View};
+use longreach_kernels::{DType, Data, View};
 use memmap2::Mmap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! How much work the visible pairs are, which is what rates are measured against.
+//! Which part of the visible pairs belongs to which query, which is what a PE's rate is measured against.
 
 use crate::input::Sizes;
-use longreach::Bands;
+use longreach_plan::Bands;
 
 /// For each query position, the number of keys that it sees, over all batch rows.
 pub fn pairs(bands: &Bands, sizes: &Sizes) -> Vec<u64> {
@@ -24,23 +24,14 @@ pub fn pairs(bands: &Bands, sizes: &Sizes) -> Vec<u64> {
     pairs
 }
 
-/// Floating-point operations of the forward pass over `pairs` (query, key) pairs.
-pub fn forward_flops(pairs: u64, sizes: &Sizes) -> f64 {
-    pairs as f64 * sizes.q_heads as f64 * 2.0 * (sizes.head_dim + sizes.value_dim) as f64
-}
-
-/// Floating-point operations of the backward pass over `pairs` (query, key) pairs.
-pub fn backward_flops(pairs: u64, sizes: &Sizes) -> f64 {
-    pairs as f64 * sizes.q_heads as f64 * (6 * sizes.head_dim + 4 * sizes.value_dim) as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longreach::{Band, DType, Edge};
+    use longreach_kernels::DType;
+    use longreach_plan::{Band, Edge};
 
     #[test]
-    fn causal_pairs_and_their_operations() {
+    fn pairs_are_those_of_all_batch_rows() {
         let sizes = Sizes {
             dtype: DType::F32,
             batch: 2,
@@ -68,7 +59,5 @@ mod tests {
             rows: vec![vec![band], vec![]],
         };
         assert_eq!(pairs(&two, &sizes), [2, 3, 4, 5]);
-        assert_eq!(forward_flops(28, &sizes), 28.0 * 3.0 * 28.0);
-        assert_eq!(backward_flops(28, &sizes), 28.0 * 3.0 * 72.0);
     }
 }

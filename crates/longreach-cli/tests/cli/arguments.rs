@@ -143,11 +143,11 @@ fn masks_that_contradict_themselves_or_the_lengths() {
         ),
         (
             &["--documents", "0,5"],
-            &["--documents 0,5", "end at 5, expected 12"],
+            &["--documents 0,5", "ends at 5, expected 12"],
         ),
         (
             &["--documents", "0,5,3,12"],
-            &["--documents 0,5,3,12", "decrease from 5 to 3"],
+            &["--documents 0,5,3,12", "decreases from 5 to 3"],
         ),
         (&["--documents", "0..5,4..12"], &["--documents 0..5,4..12"]),
         (
