@@ -18,7 +18,6 @@ pub struct Team {
 struct Inner {
     world: Arc<Shared>,
     watch: Arc<dyn Watch>,
-    timeline: Timeline,
     id: u64,
     ranks: Vec<usize>,
     rank: usize,
@@ -60,7 +59,6 @@ impl Team {
             inner: Arc::new(Inner {
                 world: pe.shared.clone(),
                 watch: pe.watch(),
-                timeline: pe.timeline().clone(),
                 id,
                 ranks: ranks.to_vec(),
                 rank,
@@ -84,9 +82,9 @@ impl Team {
         &self.inner.ranks
     }
 
-    /// The team's PE timeline.
-    pub fn timeline(&self) -> &Timeline {
-        &self.inner.timeline
+    /// A record for streams of this PE; its seconds count from the world's origin.
+    pub fn timeline(&self) -> Timeline {
+        Timeline::new(self.inner.world.origin)
     }
 
     /// The world's failure, if it has failed.
@@ -94,14 +92,11 @@ impl Team {
         self.inner.world.check()
     }
 
-    /// Starts a stream of this PE for the team. `role` is the same on all members for streams that do the same.
-    pub fn stream(&self, role: &str) -> Result<Stream, Error> {
+    /// Starts a stream of this PE for the team, whose spans go to `timeline`. `role` is the same on all members for
+    /// streams that do the same.
+    pub fn stream(&self, role: &str, timeline: &Timeline) -> Result<Stream, Error> {
         let name = self.stream_name(role);
-        Ok(Stream::new(
-            &name,
-            self.inner.timeline.clone(),
-            self.inner.watch.clone(),
-        )?)
+        Ok(Stream::new(&name, timeline.clone(), self.inner.watch.clone())?)
     }
 
     /// Says that a piece of work (a tile, a transfer) is done; peers' deadlines count from it.

@@ -6,7 +6,7 @@ use crate::gather::Gathering;
 use crate::team::Team;
 use crate::words::Bell;
 use longreach_device::sync::Mutex;
-use longreach_device::{Timeline, Watch};
+use longreach_device::Watch;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) teams: Mutex<u64>,
     failure: OnceLock<Arc<Failure>>,
     deadline: OnceLock<Duration>,
-    origin: Instant,
+    pub(crate) origin: Instant,
 }
 
 impl World {
@@ -347,17 +347,12 @@ fn failure_of(culprit: Culprit, waited: Duration, asked: Operation) -> Failure {
 pub struct Pe {
     pub(crate) shared: Arc<Shared>,
     number: usize,
-    timeline: Timeline,
 }
 
 impl Pe {
     fn new(world: &World, number: usize) -> Self {
         world.shared.ledgers[number].set_ended(false);
-        Self {
-            shared: world.shared.clone(),
-            number,
-            timeline: Timeline::new(world.shared.origin),
-        }
+        Self { shared: world.shared.clone(), number }
     }
 
     /// The PE's number in its world, from 0.
@@ -368,11 +363,6 @@ impl Pe {
     /// Number of PEs in the world.
     pub fn pes(&self) -> usize {
         self.shared.pes
-    }
-
-    /// The record of what this PE's streams do.
-    pub fn timeline(&self) -> &Timeline {
-        &self.timeline
     }
 
     /// The team of all PEs, in order. Collective over the world; each call makes a new team.
