@@ -1,0 +1,45 @@
+//! What a call computes: mask, lengths and scale.
+
+use longreach_plan::Mask;
+
+/// An attention over a whole sequence, all of whose PEs describe it alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    pub(crate) mask: Mask,
+    pub(crate) q_len: u64,
+    pub(crate) kv_len: u64,
+    pub(crate) scale: Option<f32>,
+}
+
+impl Attention {
+    /// Self-attention over `tokens` tokens (of all PEs together).
+    pub fn new(mask: Mask, tokens: u64) -> Self {
+        Self::cross(mask, tokens, tokens)
+    }
+
+    /// Attention of `q_len` queries over `kv_len` keys; diagonals are aligned bottom-right.
+    pub fn cross(mask: Mask, q_len: u64, kv_len: u64) -> Self {
+        Self { mask, q_len, kv_len, scale: None }
+    }
+
+    /// The same with scores `scale * q.k`; otherwise the scale is head_dim^-0.5. Must be finite.
+    pub fn scale(mut self, scale: f32) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// The mask.
+    pub fn mask(&self) -> &Mask {
+        &self.mask
+    }
+
+    /// Queries of all PEs.
+    pub fn q_len(&self) -> u64 {
+        self.q_len
+    }
+
+    /// Keys of all PEs.
+    pub fn kv_len(&self) -> u64 {
+        self.kv_len
+    }
+}

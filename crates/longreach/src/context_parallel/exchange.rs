@@ -1,0 +1,226 @@
+//! Publish, agree and fetch: how K and V get from their owner to their readers on the communication stream.
+//!
+//! `docs/protocol.md` states the protocol.
+
+use super::call::Call;
+use super::heap::{Heap, Purpose};
+use crate::error::Error;
+use crate::tensor::Elements;
+use longreach_device::{Event, Kind, Pending, Slot, Stream};
+use longreach_shmem::Team;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The stream that publishes and fetches.
+pub(super) const COMM: &str = "comm";
+/// The stream that computes.
+pub(super) const COMPUTE: &str = "compute";
+/// The stream that sends contributions to their owners.
+pub(super) const RETURN: &str = "return";
+/// The stream that adds contributions where they belong.
+pub(super) const ADD: &str = "add";
+
+/// K and V rows: a PE's own, or those of a fetched stage.
+pub(super) struct Rows {
+    pub(super) k: Elements,
+    pub(super) v: Elements,
+}
+
+/// The exchange of one call on this PE, as it is queued.
+pub(super) struct Exchange<'c> {
+    team: &'c Team,
+    heap: &'c Heap,
+    comm: &'c Stream,
+    call: &'c Call,
+    /// Owners whose description has been compared already.
+    agreed: BTreeSet<usize>,
+    /// The stage in which each owner is read last.
+    last: BTreeMap<usize, usize>,
+}
+
+impl<'c> Exchange<'c> {
+    pub(super) fn new(team: &'c Team, heap: &'c Heap, comm: &'c Stream, call: &'c Call) -> Self {
+        let mut last = BTreeMap::new();
+        for (stage, plan) in call.pe_plan().stages.iter().enumerate() {
+            for get in &plan.gets {
+                last.insert(get.owner, stage);
+            }
+        }
+        Self { team, heap, comm, call, agreed: BTreeSet::new(), last }
+    }
+
+    fn peers(&self) -> impl Iterator<Item = usize> {
+        let me = self.call.me;
+        // Staggered, so that PEs do not all turn to the same peer first.
+        let size = self.team.size();
+        (1..size).map(move |step| (me + step) % size)
+    }
+
+    /// Queues the publication of this PE's K and V under the call's epoch.
+    pub(super) fn publish(&self, own: &Pending<Rows>) -> Result<(), Error> {
+        let call = self.call;
+        let (heap, epoch, me) = (self.heap.clone(), call.epoch, call.me);
+        // The slot holds epoch - 2 until everybody has consumed that.
+        if let Some(before) = epoch.checked_sub(2).filter(|&before| before > 0) {
+            for peer in self.peers() {
+                let heap = heap.clone();
+                let operation = call.operation("publish", 0);
+                self.comm.launch(call.label(Kind::Wait, 0).peer(peer), (), move |()| {
+                    let word = heap.word(Purpose::Consumed, peer);
+                    heap.signals.wait(word, before, COMM, peer, COMM, operation).map_err(|error| Error::from(error).into_fault())
+                })?;
+            }
+        }
+        let loan = own.on(call.label(Kind::Wait, 0), self.comm);
+        let read_by_others = !call.plan.readers(me).is_empty();
+        let rows = if read_by_others { call.pe_plan().kv_rows * call.dims.batch } else { 0 };
+        let bytes = rows * (call.dims.k_row() + call.dims.v_row()) * call.dims.dtype.size();
+        let description = call.description.clone();
+        let peers: Vec<usize> = self.peers().collect();
+        self.comm.launch(
+            call.label(Kind::Publish, 0).bytes(bytes as u64),
+            (&loan,),
+            move |(rows,)| {
+                let publish = || -> Result<(), Error> {
+                    heap.write_header(me, epoch, &description)?;
+                    if read_by_others {
+                        let k = rows.k.bytes();
+                        heap.write_rows(me, epoch, 0, k)?;
+                        heap.write_rows(me, epoch, aligned(k.len()), rows.v.bytes())?;
+                    }
+                    for peer in peers {
+                        heap.signals.set(peer, heap.word(Purpose::Published, me), epoch)?;
+                    }
+                    Ok(())
+                };
+                publish().map_err(Error::into_fault)
+            },
+        )?;
+        loan.give_back(self.comm)?;
+        Ok(())
+    }
+
+    /// Queues the comparison of `owner`'s description with this PE's, once a call.
+    fn agree(&mut self, owner: usize, stage: usize) -> Result<(), Error> {
+        if !self.agreed.insert(owner) {
+            return Ok(());
+        }
+        let call = self.call;
+        let (heap, team, epoch) = (self.heap.clone(), self.team.clone(), call.epoch);
+        let operation = call.operation("get", stage);
+        let description = call.description.clone();
+        self.comm.launch(call.label(Kind::Wait, stage).peer(owner), (), move |()| {
+            let compare = || -> Result<(), Error> {
+                let word = heap.word(Purpose::Published, owner);
+                heap.signals.wait(word, epoch, COMM, owner, COMM, operation)?;
+                let (theirs, digest) = heap.read_digest(owner, epoch)?;
+                if theirs == epoch && digest == description.digest() {
+                    return Ok(());
+                }
+                let found = description.compare(&heap.read_description(owner, epoch)?);
+                let (me, peer) = (team.ranks()[team.rank()], team.ranks()[owner]);
+                Err(match found {
+                    Err(found) => team.refuse(&format!(
+                        "its call differs from PE {peer}'s in `{}`: PE {me} has {}, PE {peer} has {}; all PEs of a team must make the same call",
+                        found.field, found.mine, found.theirs
+                    )),
+                    Ok(()) => team.refuse(&format!(
+                        "PE {peer}'s publication has epoch {theirs} and digest {digest:016x}, and was to have epoch {epoch} and digest {:016x}",
+                        description.digest()
+                    )),
+                }
+                .into())
+            };
+            compare().map_err(Error::into_fault)
+        })?;
+        Ok(())
+    }
+
+    /// Queues the gets of `stage` into `slot`.
+    pub(super) fn fetch(&mut self, stage: usize, slot: Slot<Rows>) -> Result<Pending<Rows>, Error> {
+        let call = self.call;
+        let mut filling = slot.fill(call.label(Kind::Wait, stage), self.comm);
+        let owners: Vec<usize> = owners_in_order(call, stage);
+        for &owner in &owners {
+            self.agree(owner, stage)?;
+            let copies = copies(call, stage, owner);
+            let bytes = copies.iter().map(|copy| copy.len as u64).sum();
+            let (heap, epoch) = (self.heap.clone(), call.epoch);
+            self.comm.launch(
+                call.label(Kind::Get, stage).bytes(bytes).peer(owner),
+                (&mut filling,),
+                move |(rows,)| {
+                    let get = || -> Result<(), Error> {
+                        for copy in copies {
+                            let bytes = if copy.value { rows.v.bytes_mut() } else { rows.k.bytes_mut() };
+                            heap.read_rows(owner, epoch, copy.from, &mut bytes[copy.to..copy.to + copy.len])?;
+                        }
+                        Ok(())
+                    };
+                    get().map_err(Error::into_fault)
+                },
+            )?;
+            if self.last.get(&owner) == Some(&stage) {
+                self.consumed(owner, stage)?;
+            }
+        }
+        Ok(filling.finish(self.comm)?)
+    }
+
+    fn consumed(&self, owner: usize, stage: usize) -> Result<(), Error> {
+        let word = self.heap.word(Purpose::Consumed, self.call.me);
+        let label = self.call.label(Kind::Publish, stage).peer(owner);
+        Ok(self.heap.signals.set_on(self.comm, label, owner, word, self.call.epoch)?)
+    }
+
+    /// Queues the comparison with all PEs that nothing was fetched from; after the event the call is agreed.
+    pub(super) fn finish(mut self) -> Result<Event, Error> {
+        let stage = self.call.fetched();
+        for peer in self.peers().collect::<Vec<_>>() {
+            if !self.last.contains_key(&peer) {
+                self.agree(peer, stage)?;
+                self.consumed(peer, stage)?;
+            }
+        }
+        Ok(self.comm.record())
+    }
+}
+
+/// The owners that `stage` fetches from, each once, in the plan's order.
+pub(super) fn owners_in_order(call: &Call, stage: usize) -> Vec<usize> {
+    let mut owners = Vec::new();
+    for get in &call.stage(stage).gets {
+        if !owners.contains(&get.owner) {
+            owners.push(get.owner);
+        }
+    }
+    owners
+}
+
+/// A copy of contiguous bytes, from an owner's publication into the stage's rows.
+struct Copy {
+    value: bool,
+    from: usize,
+    to: usize,
+    len: usize,
+}
+
+fn copies(call: &Call, stage: usize, owner: usize) -> Vec<Copy> {
+    let owned = call.plan.pes[owner].kv_rows;
+    let plan = call.stage(stage);
+    let size = call.dims.dtype.size();
+    let (k_row, v_row) = (call.dims.k_row() * size, call.dims.v_row() * size);
+    let v_base = aligned(call.dims.batch * owned * k_row);
+    let mut copies = Vec::new();
+    for get in plan.gets.iter().filter(|get| get.owner == owner) {
+        for b in get.batch.clone() {
+            let (from, to, rows) = (b * owned + get.rows.start, b * plan.rows + get.at, get.rows.len());
+            copies.push(Copy { value: false, from: from * k_row, to: to * k_row, len: rows * k_row });
+            copies.push(Copy { value: true, from: v_base + from * v_row, to: to * v_row, len: rows * v_row });
+        }
+    }
+    copies
+}
+
+fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(64)
+}

@@ -1,0 +1,69 @@
+//! How calls are carried out.
+
+use longreach_plan::{Layout, Need};
+
+/// Into how many fetched stages a call is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stages {
+    /// As many as the cost model finds best within the memory bound.
+    Auto,
+    /// So many, or fewer where a PE has less to fetch.
+    Exactly(usize),
+}
+
+/// Options of a [`ContextParallel`](crate::ContextParallel), the same on all PEs of its team (but `threads`).
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who holds which tokens.
+    pub layout: Layout,
+    /// Fetched stages a call.
+    pub stages: Stages,
+    /// Bound on symmetric and scratch memory a PE, in bytes.
+    pub memory: Option<u64>,
+    /// Compute threads of this PE.
+    pub threads: usize,
+    /// Symmetric memory to reserve.
+    pub heap: HeapSize,
+    /// Gradient return slots a PE.
+    pub return_slots: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            layout: Layout::Zigzag,
+            stages: Stages::Auto,
+            memory: None,
+            threads: 1,
+            heap: HeapSize::default(),
+            return_slots: 2,
+        }
+    }
+}
+
+/// Symmetric memory of one PE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeapSize {
+    /// Bytes of a publish slot, of which there are two: the K and V of one PE.
+    pub publish: usize,
+    /// Bytes of a gradient return slot: the largest contribution of a stage.
+    pub contribution: usize,
+}
+
+impl HeapSize {
+    /// What a call of that need takes.
+    pub fn of(need: &Need) -> Self {
+        Self {
+            publish: usize::try_from(need.publish_slot).unwrap_or(usize::MAX),
+            contribution: usize::try_from(need.contribution).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// What takes either.
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            publish: self.publish.max(other.publish),
+            contribution: self.contribution.max(other.contribution),
+        }
+    }
+}

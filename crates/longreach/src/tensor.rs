@@ -1,0 +1,168 @@
+//! Owned row-major tensors of one of the input types.
+
+use crate::error::Error;
+use half::{bf16, f16};
+use longreach_kernels::{DType, Data, View};
+
+/// Elements of one type.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Elements {
+    /// 32-bit floats.
+    F32(Vec<f32>),
+    /// 16-bit IEEE floats.
+    F16(Vec<f16>),
+    /// bfloat16.
+    Bf16(Vec<bf16>),
+}
+
+impl Elements {
+    /// `len` zeros of `dtype`.
+    pub fn zeros(dtype: DType, len: usize) -> Self {
+        match dtype {
+            DType::F32 => Elements::F32(vec![0.0; len]),
+            DType::F16 => Elements::F16(vec![f16::ZERO; len]),
+            DType::Bf16 => Elements::Bf16(vec![bf16::ZERO; len]),
+        }
+    }
+
+    /// The elements, borrowed.
+    pub fn data(&self) -> Data<'_> {
+        match self {
+            Elements::F32(x) => Data::F32(x),
+            Elements::F16(x) => Data::F16(x),
+            Elements::Bf16(x) => Data::Bf16(x),
+        }
+    }
+
+    /// The elements' bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Elements::F32(x) => bytemuck::cast_slice(x),
+            Elements::F16(x) => bytemuck::cast_slice(x),
+            Elements::Bf16(x) => bytemuck::cast_slice(x),
+        }
+    }
+
+    /// The elements' bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Elements::F32(x) => bytemuck::cast_slice_mut(x),
+            Elements::F16(x) => bytemuck::cast_slice_mut(x),
+            Elements::Bf16(x) => bytemuck::cast_slice_mut(x),
+        }
+    }
+}
+
+/// A row-major tensor `[batch, sequence, heads, dim]`; log-sum-exps are `[batch, heads, sequence, 1]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    data: Elements,
+    shape: [usize; 4],
+}
+
+impl Tensor {
+    /// A tensor over `data`; fails when the elements are not exactly those of `shape`.
+    pub fn new(data: Elements, shape: [usize; 4]) -> Result<Self, Error> {
+        let needed = shape.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
+        if needed != Some(data.data().len()) {
+            return Err(Error::Input(format!(
+                "a tensor of shape {shape:?} cannot be made of {} elements",
+                data.data().len()
+            )));
+        }
+        Ok(Self { data, shape })
+    }
+
+    pub(crate) fn from_f32(data: Vec<f32>, shape: [usize; 4]) -> Self {
+        debug_assert_eq!(data.len(), shape.iter().product::<usize>());
+        Self { data: Elements::F32(data), shape }
+    }
+
+    /// The elements of `view`, copied in order.
+    pub fn copy_of(view: &View) -> Self {
+        Self::gather(view, std::iter::once(0..view.shape()[1]))
+    }
+
+    /// The rows (positions along the sequence) of `view` in `ranges`, one range after another, copied.
+    pub fn gather(view: &View, ranges: impl Iterator<Item = std::ops::Range<usize>> + Clone) -> Self {
+        let [batch, _, heads, dim] = view.shape();
+        let rows: usize = ranges.clone().map(|range| range.len()).sum();
+        let shape = [batch, rows, heads, dim];
+        let data = match view.data() {
+            Data::F32(x) => Elements::F32(gather(x, view, ranges)),
+            Data::F16(x) => Elements::F16(gather(x, view, ranges)),
+            Data::Bf16(x) => Elements::Bf16(gather(x, view, ranges)),
+        };
+        Self { data, shape }
+    }
+
+    pub(crate) fn zeros_f32(shape: [usize; 4]) -> Self {
+        Self::from_f32(vec![0.0; shape.iter().product()], shape)
+    }
+
+    /// The elements of a tensor that longreach made as float32.
+    pub(crate) fn f32(&self) -> &[f32] {
+        self.as_f32().unwrap_or_default()
+    }
+
+    /// As [`Tensor::f32`], to be written.
+    pub(crate) fn f32_mut(&mut self) -> &mut [f32] {
+        match &mut self.data {
+            Elements::F32(data) => data,
+            _ => &mut [],
+        }
+    }
+
+    /// The elements alone.
+    pub(crate) fn into_elements(self) -> Elements {
+        self.data
+    }
+
+    /// `[batch, sequence, heads, dim]`.
+    pub fn shape(&self) -> [usize; 4] {
+        self.shape
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.data.data().dtype()
+    }
+
+    /// The elements.
+    pub fn elements(&self) -> &Elements {
+        &self.data
+    }
+
+    /// The elements as float32, where they are of that type; outputs and gradients are.
+    pub fn as_f32(&self) -> Option<&[f32]> {
+        match &self.data {
+            Elements::F32(data) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// A view of the whole tensor.
+    pub fn view(&self) -> View<'_> {
+        View::contiguous(self.data.data(), self.shape).expect("a tensor has the elements of its shape")
+    }
+}
+
+fn gather<T: Copy>(data: &[T], view: &View, ranges: impl Iterator<Item = std::ops::Range<usize>> + Clone) -> Vec<T> {
+    let [batch, _, heads, dim] = view.shape();
+    let [sb, ss, sh, sd] = view.strides();
+    let mut out = Vec::new();
+    for b in 0..batch {
+        for s in ranges.clone().flatten() {
+            for h in 0..heads {
+                let from = b * sb + s * ss + h * sh;
+                if sd == 1 && dim > 0 {
+                    out.extend_from_slice(&data[from..from + dim]);
+                } else {
+                    out.extend((0..dim).map(|d| data[from + d * sd]));
+                }
+            }
+        }
+    }
+    out
+}
