@@ -15,7 +15,7 @@ fn main() -> ExitCode {
 
 /// Runs every crate's tests, optimised.
 fn test() -> ExitCode {
-    let crates = ["longreach-device", "longreach-shmem", "longreach-kernels"];
+    let crates = ["longreach-plan", "longreach-device", "longreach-shmem", "longreach-kernels", "longreach"];
     let packages = crates.iter().flat_map(|name| ["--package", name]);
     run("cargo", ["test", "--release"].into_iter().chain(packages))
 }

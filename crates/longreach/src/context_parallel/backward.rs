@@ -177,7 +177,7 @@ impl Engine {
         let mut home = own.fill(call.label(Kind::Wait, 0), &self.add);
         returns::add_all(&self.heap, &self.add, call, &mut home)?;
         self.add.wait(call.label(Kind::Wait, 0), agreed);
-        let shape = |dim| [dims.batch, rows, dims.kv_heads, dim];
+        let shape = move |dim| [dims.batch, rows, dims.kv_heads, dim];
         let (dk, dv) = (Tensor::zeros_f32(shape(0)), Tensor::zeros_f32(shape(0)));
         let mut result = Slot::new("gradients", KeyValueGrads { dk, dv }).fill(call.label(Kind::Wait, 0), &self.add);
         self.add.launch(call.label(Kind::Merge, 0), (&mut home, &mut result), move |(home, result)| {

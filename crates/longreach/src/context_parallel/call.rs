@@ -105,7 +105,7 @@ pub fn plan(pes: usize, attention: &Attention, dims: &Dims, options: &Options) -
         stages: 1,
     };
     match options.stages {
-        Stages::Auto => Ok(choose_stages(&request, &dims.shape(), options.memory, &Model::default())?),
+        Stages::Auto => Ok(choose_stages(&request, &dims.shape(), options.memory, &buffers(options), &Model::default())?),
         Stages::Exactly(stages) => {
             let plan = Plan::new(&Request { stages, ..request })?;
             let need = plan.need(&dims.shape(), &buffers(options))?;
@@ -174,7 +174,7 @@ pub(super) fn describe(
     // Masks may be long: their text is shortened and its digest tells the rest.
     let mask = attention.mask.to_string();
     let short: String = mask.chars().take(1024).collect();
-    let whole = digest(format!("{:?}", attention.mask).as_bytes());
+    let whole = digest(attention.mask.canonical().as_bytes());
     let layout: String = options.layout.to_string().chars().take(512).collect();
     Description::new()
         .field("operation", "attention")

@@ -162,9 +162,9 @@ impl ContextParallel {
         &self.engine.team
     }
 
-    /// Who holds which queries and which keys of `attention`. Not collective.
-    pub fn shards(&self, attention: &Attention) -> Result<(Shards, Shards), Error> {
-        shards(self.engine.team.size(), attention, &self.engine.options)
+    /// Who holds which queries and which keys of `attention`, for `batch` batch rows. Not collective.
+    pub fn shards(&self, batch: usize, attention: &Attention) -> Result<(Shards, Shards), Error> {
+        shards(self.engine.team.size(), batch, attention, &self.engine.options)
     }
 
     /// Bytes of symmetric memory that this PE holds.
@@ -276,14 +276,14 @@ impl Engine {
 
     fn planned(&self, calls: &mut Calls, attention: &Attention, dims: Dims) -> Result<(Arc<Plan>, Need), Error> {
         if let Some((_, _, plan, need)) = calls.plans.iter().find(|(a, d, ..)| a == attention && *d == dims) {
-            return Ok((plan.clone(), need.clone()));
+            return Ok((plan.clone(), *need));
         }
         let (plan, need) = plan(self.team.size(), attention, &dims, &self.options)?;
         let plan = Arc::new(plan);
         if calls.plans.len() == KEPT_PLANS {
             calls.plans.remove(0);
         }
-        calls.plans.push((attention.clone(), dims, plan.clone(), need.clone()));
+        calls.plans.push((attention.clone(), dims, plan.clone(), need));
         Ok((plan, need))
     }
 
@@ -297,7 +297,7 @@ impl Engine {
         dims: Dims,
     ) -> Call {
         calls.epoch += 1;
-        let scale = attention.scale.unwrap_or((dims.head_dim as f32).sqrt().recip());
+        let scale = attention.scale_for(dims.head_dim);
         Call {
             epoch: calls.epoch,
             direction,
@@ -319,8 +319,8 @@ impl Engine {
     }
 }
 
-/// Who holds which queries and which keys of `attention` on `pes` PEs.
-pub fn shards(pes: usize, attention: &Attention, options: &Options) -> Result<(Shards, Shards), Error> {
-    let (q, kv) = longreach_plan::shards(&attention.mask, &options.layout, pes, attention.q_len, attention.kv_len)?;
-    Ok((q, kv))
+/// Who holds which queries and which keys of `attention` on `pes` PEs, for `batch` batch rows.
+pub fn shards(pes: usize, batch: usize, attention: &Attention, options: &Options) -> Result<(Shards, Shards), Error> {
+    let Attention { mask, q_len, kv_len, .. } = attention;
+    Ok(longreach_plan::shards(mask, &options.layout, batch, pes, *q_len, *kv_len)?)
 }

@@ -1,0 +1,4 @@
+//! The engine against float64.
+
+mod harness;
+mod smoke;
