@@ -34,11 +34,13 @@ pub mod flops;
 pub mod tensor;
 
 mod context;
+mod convert;
 mod error;
 mod state;
 mod tile;
 
 pub use context::Context;
+pub use convert::ConvertError;
 pub use cpu::{
     GemmRate, backward, backward_scratch, delta, finish, forward, forward_scratch, gemm_rate, merge,
 };

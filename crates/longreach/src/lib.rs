@@ -1,10 +1,24 @@
 //! Exact attention over sequences too long for one device.
+//!
+//! Every processing element (PE) holds a part of the tokens and fetches the K/V rows that it needs from their owner's
+//! symmetric memory with one-sided gets, on a communication stream of its own, while attention runs on the compute
+//! stream; forward and backward.
+//!
+//! ```
+#![doc = include_str!("../examples/attend.rs")]
+//! ```
+//!
+//! [`Attention`] says what is computed, [`Options`] how; [`ContextParallel`] is made once by all PEs of a [`Team`]
+//! and then called as often as needed. Collective calls say so. After an error the world is dead: all its PEs get the
+//! same failure, and a new [`World`] is needed.
 
 mod attention;
 mod context_parallel;
 mod error;
 mod options;
 pub mod reference;
+mod sharding;
+mod support;
 mod tensor;
 
 pub use attention::Attention;
@@ -13,10 +27,12 @@ pub use context_parallel::{
 };
 pub use error::Error;
 pub use longreach_device::{Kind, Label, Span};
-pub use longreach_kernels::{DType, Data, View, ViewError, gemm_rate};
+pub use longreach_kernels::{DType, Data, ConvertError, View, ViewError, gemm_rate};
 pub use longreach_plan::{
     Band, Bands, Documents, Edge, Layout, Mask, Need, PePlan, Plan, Shards,
 };
 pub use longreach_shmem::{Failure, FailureKind, Operation, Pe, Symmetric, Signals, Team, World, Error as ShmemError};
 pub use options::{HeapSize, Options, Stages};
+pub use sharding::{shard, unshard};
+pub use support::{SUPPORT, Support, support_table, supports};
 pub use tensor::{Elements, Tensor};

@@ -1,5 +1,8 @@
 //! How calls are carried out.
 
+use crate::attention::Attention;
+use crate::context_parallel::{Dims, plan};
+use crate::error::Error;
 use longreach_plan::{Layout, Need};
 
 /// Into how many fetched stages a call is cut.
@@ -38,6 +41,16 @@ impl Default for Options {
             heap: HeapSize::default(),
             return_slots: 2,
         }
+    }
+}
+
+impl Options {
+    /// The same with a heap that takes calls of `attention` and `dims` on `pes` PEs too, beside what it took before.
+    /// All PEs come to the same size. Not collective.
+    pub fn reserving(mut self, pes: usize, attention: &Attention, dims: &Dims) -> Result<Self, Error> {
+        let (_, need) = plan(pes, attention, dims, &self)?;
+        self.heap = self.heap.max(HeapSize::of(&need));
+        Ok(self)
     }
 }
 
