@@ -1,34 +1,58 @@
-//! The checks of this repository, one command each: `cargo xtask test`.
+//! The checks of this repository, one command each; CONTRIBUTING.md lists them.
 
-use std::process::{Command, ExitCode};
+mod readme;
+mod run;
+
+use run::Step;
+use std::process::ExitCode;
+
+const USAGE: &str = "expected `test`, `test --full`, `loom`, `shuttle`, `package`, `readme` or `readme --write`";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["test"] => test(),
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words[..] {
+        ["test"] => test(false),
+        ["test", "--full"] => test(true),
+        ["loom"] => loom().run(),
+        ["shuttle"] => shuttle().run(),
+        ["package"] => package(),
+        ["readme"] => readme::check(),
+        ["readme", "--write"] => readme::write(),
         _ => {
-            eprintln!("error: `cargo xtask {}`: expected `test`", arguments.join(" "));
-            ExitCode::from(2)
+            eprintln!("error: `cargo xtask {}`: {USAGE}", words.join(" "));
+            return ExitCode::from(2);
         }
-    }
-}
-
-/// Runs every crate's tests, optimised.
-fn test() -> ExitCode {
-    let crates = ["longreach-plan", "longreach-device", "longreach-shmem", "longreach-kernels", "longreach"];
-    let packages = crates.iter().flat_map(|name| ["--package", name]);
-    run("cargo", ["test", "--release"].into_iter().chain(packages))
-}
-
-fn run<'a>(program: &str, arguments: impl Iterator<Item = &'a str>) -> ExitCode {
-    let arguments: Vec<&str> = arguments.collect();
-    eprintln!("$ {program} {}", arguments.join(" "));
-    match Command::new(program).args(&arguments).status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: `{program}` could not be started: {error}");
+            eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// All that CI runs: lints first, since they fail fastest.
+fn test(full: bool) -> Result<(), String> {
+    let full = if full { "1" } else { "0" };
+    readme::check()?;
+    Step::cargo(&["test", "--release", "--workspace", "--exclude", "longreach-cli"]).env("LONGREACH_FULL", full).run()?;
+    Step::cargo(&["run", "--release", "--package", "longreach", "--example", "attend"]).run()
+}
+
+/// Loom's and shuttle's builds see other types, so they get target folders of their own.
+fn loom() -> Step {
+    Step::cargo(&["test", "--release", "--package", "longreach-shmem", "--lib", "--target-dir", "target/loom"])
+        .env("RUSTFLAGS", "--cfg loom")
+}
+
+fn shuttle() -> Step {
+    Step::cargo(&["test", "--release", "--package", "longreach", "--test", "worlds", "--target-dir", "target/shuttle"])
+        .env("RUSTFLAGS", "--cfg shuttle")
+}
+
+/// What would be published, built from its archives.
+fn package() -> Result<(), String> {
+    Step::cargo(&["package", "--workspace", "--exclude", "xtask", "--allow-dirty"]).run()
 }

@@ -1,0 +1,37 @@
+//! Running programs.
+
+use std::process::Command;
+
+/// A program to run in the repository's root.
+pub struct Step {
+    words: Vec<String>,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Step {
+    /// Cargo with these arguments.
+    pub fn cargo(arguments: &[&str]) -> Self {
+        let words = std::iter::once("cargo").chain(arguments.iter().copied()).map(str::to_owned);
+        Self { words: words.collect(), variables: Vec::new() }
+    }
+
+    /// The same with an environment variable.
+    pub fn env(mut self, name: &'static str, value: &str) -> Self {
+        self.variables.push((name, value.to_owned()));
+        self
+    }
+
+    /// Runs it, after printing what anyone could type instead; fails when it does.
+    pub fn run(&self) -> Result<(), String> {
+        let variables: String = self.variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
+        let line = format!("{variables}{}", self.words.join(" "));
+        eprintln!("\n$ {line}");
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).envs(self.variables.iter().map(|(name, value)| (*name, value)));
+        match command.status() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("`{line}` failed: {status}")),
+            Err(error) => Err(format!("`{line}` could not be started: {error}")),
+        }
+    }
+}
