@@ -1,8 +1,9 @@
 //! Arguments as typed. What they mean together is decided in [`crate::request`].
 
 use crate::error::Error;
-use crate::values::{Layout, Memory, Stages, Window};
+use crate::values::{Memory, Window, layout, stages};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use longreach::{Layout, Stages};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -96,13 +97,14 @@ pub struct AttendArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
     pub threads: Option<usize>,
     /// Who holds what: zigzag, contiguous or striped[:BLOCK]
-    #[arg(long, value_name = "LAYOUT", default_value = "zigzag")]
+    #[arg(long, value_name = "LAYOUT", default_value = "zigzag", value_parser = layout)]
     pub layout: Layout,
     /// Fetched stages, or auto
     #[arg(
         long,
         value_name = "N",
         default_value = "auto",
+        value_parser = stages,
         allow_hyphen_values = true
     )]
     pub stages: Stages,
@@ -214,8 +216,8 @@ fn whole(text: &str) -> Result<u64, String> {
 
 fn finite(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(x) if x.is_finite() => Ok(x),
-        _ => Err("expected a finite number".to_owned()),
+        Ok(x) if (x as f32).is_finite() => Ok(x),
+        _ => Err("expected a finite number of float32's range".to_owned()),
     }
 }
 

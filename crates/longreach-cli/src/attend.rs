@@ -6,9 +6,10 @@ use crate::error::{Error, one_line, status};
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::report::Report;
-use crate::request::{Problem, Request};
+use crate::request::{Problem, Request, threads_of};
 use crate::results::Results;
-use crate::{run, stdout, trace};
+use crate::run::{self, Way};
+use crate::{stdout, trace};
 use longreach::reference;
 use longreach_kernels::DType;
 use std::io::Write;
@@ -29,7 +30,9 @@ pub fn attend(args: AttendArgs) -> Result<u8, Error> {
         "{passes} on {} PEs x {} threads",
         problem.pes, problem.threads
     );
-    let runs = progress.step(&what, || run::run(problem, problem.pes, request.repeat))?;
+    let runs = progress.step(&what, || {
+        run::run(problem, &Way::asked(problem, request.repeat), &progress)
+    })?;
     if let Some((number, tensor)) = runs.difference {
         complain(&format!(
             "run {number} of {} differs from run 1 in {tensor}",
@@ -59,7 +62,7 @@ pub fn attend(args: AttendArgs) -> Result<u8, Error> {
         forward: median.forward,
         backward: median.backward,
         per_pe: &median.per_pe,
-        peak_bytes: runs.peak_bytes,
+        need: &runs.need,
         check: rows.as_deref(),
     };
     stdout::print(&if request.json {
@@ -97,7 +100,11 @@ fn complain(text: &str) {
 fn compare(problem: &Problem, results: &Results, progress: &Progress) -> Result<Vec<Row>, Error> {
     let one = match problem.pes {
         1 => None,
-        _ => Some(progress.step("the same on one PE", || run::run(problem, 1, 1))?),
+        _ => {
+            let way = Way::one_device(threads_of(1));
+            let work = || run::run(problem, &way, progress);
+            Some(progress.step("the same on one PE", work)?)
+        }
     };
     let one = one.as_ref().map_or(results, |one| &one.results);
     let (q, k, v) = (problem.q.view(), problem.k.view(), problem.v.view());

@@ -7,10 +7,11 @@ use crate::input::Sizes;
 use crate::mask::{Asked, Lengths};
 use crate::progress::Progress;
 use crate::request::{Problem, threads_of};
+use crate::run::{self, Way};
 use crate::stats::{Pass, median};
+use crate::stdout;
 use crate::table::{Table, milliseconds};
-use crate::values::{Layout, Stages};
-use crate::{run, stdout};
+use longreach::{Layout, Stages};
 use longreach_kernels::{DType, GemmRate, gemm_rate};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ pub fn attention(args: BenchArgs) -> Result<u8, Error> {
         "attention on {} PEs x {} threads",
         problem.pes, problem.threads
     );
-    let rounds = progress.step(&what, || rounds(&problem))?;
+    let rounds = progress.step(&what, || rounds(&problem, &progress))?;
     let forward = Rate::of(&rounds, |round| Some((round.forward, round.gemm.forward)));
     let backward = problem.dout.as_ref().map(|_| {
         Rate::of(&rounds, |round| {
@@ -112,14 +113,15 @@ struct Round {
     gemm: GemmRate,
 }
 
-fn rounds(problem: &Problem) -> Result<Vec<Round>, Error> {
+fn rounds(problem: &Problem, progress: &Progress) -> Result<Vec<Round>, Error> {
     // The first run pays for memory that is touched for the first time.
-    run::run(problem, problem.pes, 1)?;
+    let way = Way::asked(problem, 1);
+    run::run(problem, &way, progress)?;
     let begin = Instant::now();
     let mut rounds = Vec::new();
     while rounds.len() < FEWEST_ROUNDS || begin.elapsed() < LEAST_TIME {
         let gemm = gemm_on(problem.pes * problem.threads, &problem.sizes);
-        let median = run::run(problem, problem.pes, 1)?.median();
+        let median = run::run(problem, &way, progress)?.median();
         rounds.push(Round {
             forward: median.forward,
             backward: median.backward,

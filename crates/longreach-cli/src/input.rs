@@ -152,10 +152,10 @@ impl Input {
         text.trim()
             .parse::<f64>()
             .ok()
-            .filter(|scale| scale.is_finite())
+            .filter(|&scale: &f64| (scale as f32).is_finite())
             .ok_or_else(|| {
                 self.file.bad(format!(
-                    "metadata scale is {text}, expected a finite number; --scale overrides it"
+                    "metadata scale is {text}, expected a finite number of float32's range; --scale overrides it"
                 ))
             })
     }

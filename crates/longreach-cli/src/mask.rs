@@ -98,12 +98,15 @@ impl Asked<'_> {
     }
 }
 
+/// Documents of the queries and of the keys.
+type Both = (Vec<Documents>, Vec<Documents>);
+
 /// The documents of the queries, and of the keys where they lie otherwise.
 fn both_documents(
     q_list: Option<&str>,
     kv_list: Option<&str>,
     lengths: Lengths,
-) -> Result<Option<(Vec<Documents>, Vec<Documents>)>, Error> {
+) -> Result<Option<Both>, Error> {
     let (list, kv_list) = match (q_list, kv_list) {
         (None, None) => return Ok(None),
         (None, Some(kv_list)) => {
@@ -172,19 +175,10 @@ mod tests {
     fn the_keys_lie_as_the_queries_unless_said_otherwise() {
         let (text, bands) = mask(8, Some("0,3,8"), None).unwrap();
         assert_eq!(text.to_string(), "full documents=2");
-        assert_eq!(
-            (bands.visible(1, 2), bands.visible(1, 3)),
-            (vec![0..3], vec![3..8])
-        );
+        assert_eq!([bands.visible(1, 2), bands.visible(1, 3)], [[0..3], [3..8]]);
         let (_, bands) = mask(8, Some("0,3,8"), Some("0..1,6..8;0..2,2..4")).unwrap();
-        assert_eq!(
-            (bands.visible(0, 2), bands.visible(0, 3)),
-            (vec![0..1], vec![6..8])
-        );
-        assert_eq!(
-            (bands.visible(1, 2), bands.visible(1, 3)),
-            (vec![0..2], vec![2..4])
-        );
+        assert_eq!([bands.visible(0, 2), bands.visible(0, 3)], [[0..1], [6..8]]);
+        assert_eq!([bands.visible(1, 2), bands.visible(1, 3)], [[0..2], [2..4]]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::check::Row;
 use crate::request::Problem;
 use crate::stats::{Pass, PerPe};
 use crate::table::{Table, bytes, milliseconds};
+use longreach::Need;
 use serde_json::{Map, Value, json};
 
 /// All that is told of a run.
@@ -19,8 +20,8 @@ pub struct Report<'a> {
     pub backward: Option<Pass>,
     /// Each PE's part.
     pub per_pe: &'a [PerPe],
-    /// Most symmetric and scratch memory that a PE used.
-    pub peak_bytes: u64,
+    /// Symmetric and scratch memory of the PE that takes most.
+    pub need: &'a Need,
     /// Errors, where they were asked for.
     pub check: Option<&'a [Row]>,
 }
@@ -35,7 +36,8 @@ impl Report<'_> {
         let sizes = &self.problem.sizes;
         let mut text = format!(
             "{} PEs ({}), batch {}, {} queries x {} keys, heads {}/{}, dim {}/{}, {}\n\
-             mask {}, layout {}, {} fetched stages, {} a PE beyond inputs and outputs\n\n",
+             mask {}, layout {}, {} fetched stages\n\
+             need beyond inputs and outputs: {}\n\n",
             self.problem.pes,
             self.problem.transport.name(),
             sizes.batch,
@@ -49,7 +51,7 @@ impl Report<'_> {
             self.problem.mask,
             self.problem.layout,
             self.stages,
-            bytes(self.peak_bytes),
+            self.need,
         );
         text.push_str(&self.pass_table("forward", &self.forward, |pe| Some(&pe.forward)));
         if let Some(backward) = &self.backward {
@@ -146,7 +148,7 @@ impl Report<'_> {
             "forward": pass_json(&self.forward, false),
             "backward": self.backward.as_ref().map(|pass| pass_json(pass, true)),
             "per_pe": per_pe,
-            "peak_bytes": self.peak_bytes,
+            "peak_bytes": self.need.total,
             "check": self.check_json(),
         })
     }

@@ -8,7 +8,7 @@ use crate::input::{Input, Sizes};
 use crate::mask::{Asked, Lengths};
 use crate::output::check_path;
 use crate::tensors::Tensor;
-use crate::values::{Layout, Stages};
+use longreach::{Layout, Stages};
 use longreach_kernels::DType;
 use longreach_plan::{Bands, Mask};
 use std::path::PathBuf;

@@ -93,6 +93,8 @@ pub struct Span {
     pub stream: String,
     /// What was done: get, wait, publish, tile, merge.
     pub name: String,
+    /// The pass that it belongs to: forward, backward.
+    pub pass: &'static str,
     /// Seconds since the start of the run.
     pub start: f64,
     /// Seconds since the start of the run.

@@ -54,6 +54,7 @@ fn events(spans: &[Span]) -> Vec<Value> {
         json!({
             "ph": "X",
             "name": span.name,
+            "cat": span.pass,
             "pid": span.pe,
             "tid": tid,
             "ts": span.start * 1e6,
@@ -74,6 +75,7 @@ mod tests {
             pe,
             stream: stream.to_owned(),
             name: name.to_owned(),
+            pass: "forward",
             start,
             end: start + 0.5,
             args: vec![("bytes", 12)],

@@ -1,5 +1,6 @@
 //! Values of single arguments, each with the text that it is written in.
 
+use longreach::{Layout, Stages};
 use std::fmt;
 use std::str::FromStr;
 
@@ -44,65 +45,19 @@ impl fmt::Display for Window {
 }
 
 /// `--layout`: who holds which tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// PE r of P holds chunks r and 2P-1-r of 2P.
-    Zigzag,
-    /// PE r holds chunk r of P.
-    Contiguous,
-    /// Blocks of this many tokens go round the PEs.
-    Striped(usize),
-}
-
-impl FromStr for Layout {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "zigzag" => Ok(Self::Zigzag),
-            "contiguous" => Ok(Self::Contiguous),
-            "striped" => Ok(Self::Striped(1)),
-            _ => match text.strip_prefix("striped:").map(str::parse) {
-                Some(Ok(block)) if block >= 1 => Ok(Self::Striped(block)),
-                Some(_) => {
-                    Err("expected striped:BLOCK with BLOCK a whole number, at least 1".to_owned())
-                }
-                None => Err("expected zigzag, contiguous, striped or striped:BLOCK".to_owned()),
-            },
-        }
-    }
-}
-
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Zigzag => f.write_str("zigzag"),
-            Self::Contiguous => f.write_str("contiguous"),
-            Self::Striped(1) => f.write_str("striped"),
-            Self::Striped(block) => write!(f, "striped:{block}"),
-        }
-    }
+pub fn layout(text: &str) -> Result<Layout, String> {
+    text.parse().map_err(|error| match error {
+        longreach_plan::Error::Parse { expected, .. } => format!("expected {expected}"),
+        other => other.to_string(),
+    })
 }
 
 /// `--stages`: how many fetched stages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stages {
-    /// The plan's cost model chooses.
-    Auto,
-    /// This many, at least 1.
-    Fixed(usize),
-}
-
-impl FromStr for Stages {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.parse()) {
-            ("auto", _) => Ok(Self::Auto),
-            (_, Ok(n)) if n >= 1 => Ok(Self::Fixed(n)),
-            _ => Err("expected auto or a whole number, at least 1 (stage 0, the PE's own rows, is not counted)"
-                .to_owned()),
-        }
+pub fn stages(text: &str) -> Result<Stages, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Stages::Auto),
+        (_, Ok(n)) if n >= 1 => Ok(Stages::Exactly(n)),
+        _ => Err("expected auto or a whole number, at least 1 (stage 0, the PE's own rows, is not counted)".to_owned()),
     }
 }
 
@@ -159,7 +114,7 @@ mod tests {
     #[test]
     fn layouts() {
         for text in ["zigzag", "contiguous", "striped", "striped:16"] {
-            assert_eq!(text.parse::<Layout>().unwrap().to_string(), text);
+            assert_eq!(layout(text).unwrap().to_string(), text);
         }
         for bad in [
             "",
@@ -170,16 +125,16 @@ mod tests {
             "Zigzag",
             "zigzag:2",
         ] {
-            assert!(bad.parse::<Layout>().is_err(), "{bad}");
+            assert!(layout(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn stages() {
-        assert_eq!("auto".parse(), Ok(Stages::Auto));
-        assert_eq!("3".parse(), Ok(Stages::Fixed(3)));
+    fn numbers_of_stages() {
+        assert_eq!(stages("auto"), Ok(Stages::Auto));
+        assert_eq!(stages("3"), Ok(Stages::Exactly(3)));
         for bad in ["0", "-1", "", "many"] {
-            assert!(bad.parse::<Stages>().is_err(), "{bad}");
+            assert!(stages(bad).is_err(), "{bad}");
         }
     }
 

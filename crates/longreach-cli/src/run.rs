@@ -1,0 +1,276 @@
+//! Runs a problem on the engine: shards it, makes the calls, and puts the parts together again.
+
+use crate::error::Error;
+use crate::measure::{Called, measured, spans};
+use crate::progress::Progress;
+use crate::request::Problem;
+use crate::results::{Results, Runs, difference};
+use longreach::{
+    Attention, ContextParallel, Dims, HeapSize, Layout, Need, Options, Pe, Shards, Stages, Tensor,
+    World,
+};
+use longreach_plan as plan;
+
+/// How a problem is run.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// Processing elements.
+    pub pes: usize,
+    /// Options of the engine.
+    pub options: Options,
+    /// Equal runs.
+    pub repeat: usize,
+}
+
+impl Way {
+    /// As the problem asks.
+    pub fn asked(problem: &Problem, repeat: usize) -> Self {
+        let options = Options {
+            layout: problem.layout.clone(),
+            stages: problem.stages,
+            memory: problem.memory,
+            threads: problem.threads,
+            ..Options::default()
+        };
+        Self {
+            pes: problem.pes,
+            options,
+            repeat,
+        }
+    }
+
+    /// On one PE with the whole sequence in order: what others are compared with.
+    pub fn one_device(threads: usize) -> Self {
+        let options = Options {
+            layout: Layout::Contiguous,
+            stages: Stages::Exactly(1),
+            threads,
+            ..Options::default()
+        };
+        Self {
+            pes: 1,
+            options,
+            repeat: 1,
+        }
+    }
+}
+
+/// Runs `problem` in a new world.
+///
+/// What cannot be planned is refused before anything starts.
+pub fn run(problem: &Problem, way: &Way, progress: &Progress) -> Result<Runs, Error> {
+    let ran = Ran::prepare(problem, way)?;
+    let world = World::threads(way.pes)
+        .map_err(failed)?
+        .with_deadline(problem.deadline);
+    let watched = world.clone();
+    progress.show(move || {
+        let done = (0..watched.pes()).map(|pe| watched.progress(pe));
+        let (least, most) = done.fold((u64::MAX, 0), |(a, b), n| (a.min(n), b.max(n)));
+        format!("{least} to {most} tiles and transfers a PE")
+    });
+    let mut parts = world.run(|pe| ran.on(pe)).map_err(failed)?;
+    let results = ran.assemble(&mut parts).map_err(failed)?;
+    let calls: Vec<&[Called]> = parts.iter().map(|part| &part.calls[..]).collect();
+    Ok(Runs {
+        results,
+        difference: parts
+            .iter()
+            .filter_map(|part| part.difference)
+            .min_by_key(|(run, _)| *run),
+        measured: (0..way.repeat)
+            .map(|number| measured(&calls, number, &ran.holdings(problem)))
+            .collect(),
+        stages: calls
+            .iter()
+            .flat_map(|calls| calls.iter().map(Called::stages))
+            .max()
+            .unwrap_or(0),
+        need: ran.need,
+        spans: spans(&calls),
+    })
+}
+
+/// What a PE holds, for its statistics.
+#[derive(Clone, Copy, Debug)]
+pub struct Holding {
+    /// Query tokens, over all batch rows.
+    pub tokens: u64,
+    /// Bytes of K and V that a ring would bring to it.
+    pub ring: u64,
+}
+
+/// A problem that has been planned.
+struct Ran<'p> {
+    problem: &'p Problem,
+    attention: Attention,
+    options: Options,
+    repeat: usize,
+    need: Need,
+    q: Shards,
+    kv: Shards,
+}
+
+/// What a PE has computed: the tensors of its first run.
+struct Part {
+    tensors: Vec<(&'static str, Tensor)>,
+    difference: Option<(usize, &'static str)>,
+    calls: Vec<Called>,
+}
+
+impl<'p> Ran<'p> {
+    fn prepare(problem: &'p Problem, way: &Way) -> Result<Self, Error> {
+        let sizes = &problem.sizes;
+        let attention = Attention::cross(problem.mask.clone(), sizes.q_len, sizes.kv_len)
+            .scale(problem.scale as f32);
+        let refused = |error| refused(error, &way.options);
+        let dims = Dims::of(&problem.q.view(), &problem.k.view(), &problem.v.view());
+        let mut options = way.options.clone();
+        let (_, need) = dims
+            .and_then(|dims| longreach::plan(way.pes, &attention, &dims, &options))
+            .map_err(refused)?;
+        options.heap = HeapSize::of(&need);
+        let (q, kv) =
+            longreach::shards(way.pes, sizes.batch, &attention, &options).map_err(refused)?;
+        Ok(Self {
+            problem,
+            attention,
+            options,
+            repeat: way.repeat,
+            need,
+            q,
+            kv,
+        })
+    }
+
+    fn holdings(&self, problem: &Problem) -> Vec<Holding> {
+        let batch = problem.sizes.batch as u64;
+        let kv_bytes = (problem.k.bytes() + problem.v.bytes()) as u64;
+        let row = kv_bytes.checked_div(self.kv.total() as u64).unwrap_or(0);
+        (0..self.q.pes())
+            .map(|pe| Holding {
+                tokens: batch * self.q.len(pe) as u64,
+                ring: row * (self.kv.total() - self.kv.len(pe)) as u64,
+            })
+            .collect()
+    }
+
+    /// All calls of one PE.
+    fn on(&self, pe: &Pe) -> Result<Part, longreach::Error> {
+        let team = pe.team()?;
+        let cp = ContextParallel::new(&team, &self.options)?;
+        let me = team.rank();
+        let problem = self.problem;
+        let q = longreach::shard(&problem.q.view(), &self.q, me)?;
+        let k = longreach::shard(&problem.k.view(), &self.kv, me)?;
+        let v = longreach::shard(&problem.v.view(), &self.kv, me)?;
+        let dout = problem
+            .dout
+            .as_ref()
+            .map(|dout| longreach::shard(&dout.view(), &self.q, me))
+            .transpose()?;
+        let mut part = Part {
+            tensors: Vec::new(),
+            difference: None,
+            calls: Vec::with_capacity(self.repeat),
+        };
+        for number in 1..=self.repeat {
+            // PEs begin a pass together: its times are its own, not those of what came before.
+            team.barrier()?;
+            let forward = cp.forward(&q.view(), &k.view(), &v.view(), &self.attention)?;
+            // It waits for the end of the forward, so that the backward's time is its own too.
+            let mut called = Called {
+                forward: forward.saved.statistics()?,
+                backward: None,
+            };
+            team.barrier()?;
+            let mut gradients = None;
+            if let Some(dout) = &dout {
+                let grads = forward.saved.backward(&dout.view())?;
+                called.backward = Some(grads.statistics()?);
+                gradients = Some(grads);
+            }
+            let mut outputs = vec![("out", forward.out.wait()?), ("lse", forward.lse.wait()?)];
+            if let Some(grads) = &gradients {
+                outputs.push(("dq", grads.dq.wait()?));
+                outputs.push(("dk", grads.dk.wait()?));
+                outputs.push(("dv", grads.dv.wait()?));
+            }
+            if number == 1 {
+                part.tensors = outputs
+                    .into_iter()
+                    .map(|(name, tensor)| (name, tensor.clone()))
+                    .collect();
+            } else {
+                called.forget_spans();
+                let first = part.tensors.iter().map(|(name, tensor)| (*name, tensor));
+                part.difference = part
+                    .difference
+                    .or_else(|| Some((number, difference(first, outputs)?)));
+            }
+            part.calls.push(called);
+        }
+        cp.free()?;
+        Ok(part)
+    }
+
+    /// Takes the tensors out of the parts and puts them together in the order of the whole sequence.
+    fn assemble(&self, parts: &mut [Part]) -> Result<Results, longreach::Error> {
+        let mut results = Results::default();
+        let mut taken: Vec<_> = parts
+            .iter_mut()
+            .map(|part| std::mem::take(&mut part.tensors).into_iter())
+            .collect();
+        loop {
+            let column: Vec<_> = taken.iter_mut().filter_map(Iterator::next).collect();
+            let Some(&(name, _)) = column.first() else {
+                return Ok(results);
+            };
+            let tensors: Vec<Tensor> = column.into_iter().map(|(_, tensor)| tensor).collect();
+            let (into, whole) = match name {
+                "out" => (&mut results.out, longreach::unshard(&tensors, &self.q)?),
+                "lse" => (&mut results.lse, self.unshard_lse(tensors)?),
+                "dq" => (&mut results.dq, longreach::unshard(&tensors, &self.q)?),
+                "dk" => (&mut results.dk, longreach::unshard(&tensors, &self.kv)?),
+                _ => (&mut results.dv, longreach::unshard(&tensors, &self.kv)?),
+            };
+            *into = floats(whole.elements().clone());
+        }
+    }
+
+    /// Rows are lse's third dimension, so each batch row and head counts as a batch row.
+    fn unshard_lse(&self, parts: Vec<Tensor>) -> Result<Tensor, longreach::Error> {
+        let lines: Vec<Tensor> = parts
+            .into_iter()
+            .map(|part| {
+                let [batch, heads, rows, _] = part.shape();
+                Tensor::new(part.elements().clone(), [batch * heads, rows, 1, 1])
+            })
+            .collect::<Result<_, _>>()?;
+        longreach::unshard(&lines, &self.q)
+    }
+}
+
+/// The engine's results are float32.
+fn floats(elements: longreach::Elements) -> Vec<f32> {
+    match elements {
+        longreach::Elements::F32(values) => values,
+        _ => Vec::new(),
+    }
+}
+
+/// Why a plan was refused, in the words of the command line.
+fn refused(error: longreach::Error, options: &Options) -> Error {
+    match (&error, options.memory) {
+        (
+            longreach::Error::Plan(plan::Error::Memory { .. }) | longreach::Error::Input(_),
+            Some(bound),
+        ) => Error::bad("--memory", bound.to_string(), error.to_string()),
+        _ => Error::Usage(error.to_string()),
+    }
+}
+
+/// What ended a run that had begun.
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Run(error.to_string())
+}
