@@ -313,8 +313,12 @@ impl Engine {
     /// A PE that refuses its own call tells the team why: the others would wait for it in vain.
     fn refused(&self, error: Error) -> Error {
         match error {
-            Error::Shmem(error) => error.into(),
-            other => self.team.refuse(&other.to_string()).into(),
+            Error::Shmem(error) => Error::Shmem(error),
+            refusal => {
+                // Others get the failure that counts; this PE its own error, with its type.
+                self.team.refuse(&refusal.to_string());
+                refusal
+            }
         }
     }
 }
