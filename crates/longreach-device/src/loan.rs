@@ -52,6 +52,10 @@ impl<T: Send + Sync + 'static> Slot<T> {
     /// still there.
     pub fn fill(self, label: Label, stream: &Stream) -> Filling<T> {
         for event in &self.after {
+            #[cfg(shuttle)]
+            if crate::sync::omitted::is("readers") {
+                continue;
+            }
             stream.wait(label.clone(), event);
         }
         Filling {

@@ -54,6 +54,10 @@ impl Description {
 
     /// A 64-bit digest (FNV-1a) of the encoded description.
     pub fn digest(&self) -> u64 {
+        #[cfg(shuttle)]
+        if longreach_device::sync::omitted::is("agreement") {
+            return 0;
+        }
         digest(&self.encode())
     }
 

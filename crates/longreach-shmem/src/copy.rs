@@ -4,7 +4,9 @@
 //! protocol is wrong a copy gives stale or mixed bytes, and never undefined behaviour. Built with
 //! `--cfg plain_copies` they are plain copies instead, so that ThreadSanitizer sees what signals fail to order.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+#[cfg(not(plain_copies))]
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 /// Copies `into.len()` bytes from `from`.
 ///
@@ -80,6 +82,12 @@ pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
 pub(crate) unsafe fn write(into: *mut u8, from: &[u8]) {
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) }
+}
+
+/// Orders the copies made before it ahead of those made after it.
+pub(crate) fn fence() {
+    // SeqCst: the copies are relaxed; whoever sees a later one and fences as well sees the earlier ones.
+    std::sync::atomic::fence(Ordering::SeqCst);
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -161,6 +161,20 @@ pub enum Error {
         /// Its value.
         second_value: String,
     },
+    /// PEs of a team make collective calls in different orders.
+    #[error(
+        "PEs of a team are in different collective calls: team rank {first} in {first_call}, team rank {second} in {second_call}; all must make the same calls in the same order"
+    )]
+    OutOfStep {
+        /// A team rank.
+        first: usize,
+        /// Its call.
+        first_call: &'static str,
+        /// Another team rank.
+        second: usize,
+        /// Its call.
+        second_call: &'static str,
+    },
     /// Symmetric memory could not be had.
     #[error("team rank {rank} could not allocate {bytes} bytes of symmetric memory: ask for less")]
     OutOfMemory {
@@ -186,20 +200,6 @@ pub enum Error {
         rank: usize,
         /// PEs of the team.
         size: usize,
-    },
-    /// A signal was to be set to less than its writer had set it to.
-    #[error(
-        "signal {index} of team rank {rank} holds {have} and was to be set to {asked}: signals only grow"
-    )]
-    SignalShrinks {
-        /// Whose word.
-        rank: usize,
-        /// Which word.
-        index: usize,
-        /// Its value.
-        have: u64,
-        /// The smaller value.
-        asked: u64,
     },
 }
 

@@ -1,12 +1,14 @@
 //! Teams: PEs in an order, for collective calls among them.
 
-use crate::blame::Node;
+use crate::blame::{HOST, Node};
+use crate::copy;
 use crate::failure::{Error, Failure, FailureKind, Operation};
+use crate::gather::Collective;
 use crate::signals::Signals;
 use crate::symmetric::Symmetric;
 use crate::world::{Pe, Shared};
 use longreach_device::sync::{AtomicU64, Ordering, lock};
-use longreach_device::{Stream, Timeline, Watch};
+use longreach_device::{Event, Label, Stream, Timeline, Watch};
 use std::sync::Arc;
 
 /// Some PEs of a world in an order of their own. Cloning gives another handle of the same team on the same PE.
@@ -47,14 +49,22 @@ impl Team {
             *teams += 1;
             *teams
         };
-        let key = format!("team {ranks:?}");
-        let offers = pe
-            .shared
-            .gather(&key, ranks, rank, "team creation", offer)?;
+        let called = format!("team {ranks:?}");
+        let collective = Collective {
+            key: &called,
+            members: ranks,
+            rank,
+            stream: HOST,
+            name: "team creation",
+        };
+        let offers = pe.shared.gather(&collective, offer)?;
         // Nobody may start the next gathering under this key while another still takes from this one.
         let id = *offers[0];
-        pe.shared
-            .gather(&format!("team {id} made"), ranks, rank, "team creation", ())?;
+        let collective = Collective {
+            key: &format!("team {id} made"),
+            ..collective
+        };
+        pe.shared.gather(&collective, ())?;
         Ok(Self {
             inner: Arc::new(Inner {
                 world: pe.shared.clone(),
@@ -93,10 +103,14 @@ impl Team {
     }
 
     /// Starts a stream of this PE for the team, whose spans go to `timeline`. `role` is the same on all members for
-    /// streams that do the same.
+    /// streams that do the same, and not `host`, which names a PE's own thread.
     pub fn stream(&self, role: &str, timeline: &Timeline) -> Result<Stream, Error> {
         let name = self.stream_name(role);
-        Ok(Stream::new(&name, timeline.clone(), self.inner.watch.clone())?)
+        Ok(Stream::new(
+            &name,
+            timeline.clone(),
+            self.inner.watch.clone(),
+        )?)
     }
 
     /// Says that a piece of work (a tile, a transfer) is done; peers' deadlines count from it.
@@ -117,6 +131,37 @@ impl Team {
     /// Returns when all PEs of the team have called it. Collective over the team.
     pub fn barrier(&self) -> Result<(), Error> {
         self.gather("barrier", ()).map(drop)
+    }
+
+    /// Queues a barrier on `stream`: work queued behind it runs when the streams of that role of all PEs of the team
+    /// have come to theirs. Collective over the team.
+    pub fn barrier_on(&self, stream: &Stream, label: Label) -> Result<(), Error> {
+        // Counted now: the host's order of calls is what all PEs have in common.
+        let (team, key, name) = (self.clone(), self.next_call(), stream.name().clone());
+        stream.launch(label, (), move |()| {
+            team.gather_as(&key, &name, "stream barrier", ())
+                .map(drop)
+                .map_err(Error::into_fault)
+        })?;
+        Ok(())
+    }
+
+    /// Queues a fence on `stream`: what it puts and signals before the fence arrives at each PE before what it puts
+    /// and signals after it. Costs next to nothing here, where a stream's transfers are complete one by one.
+    pub fn fence(&self, stream: &Stream, label: Label) -> Result<(), Error> {
+        stream.launch(label, (), |()| {
+            copy::fence();
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Queues a quiet on `stream`: when the event is complete, all puts and signals that the stream was given before
+    /// are where they belong. Here a transfer is complete when its stream has run it, so this is a fence and a
+    /// record.
+    pub fn quiet(&self, stream: &Stream, label: Label) -> Result<Event, Error> {
+        self.fence(stream, label)?;
+        Ok(stream.record())
     }
 
     /// Fails the world in this PE's name, because it refuses a call for `reason`; returns the failure that counts.
@@ -140,23 +185,31 @@ impl Team {
         operation: Operation,
         ready: impl Fn() -> bool,
     ) -> Result<(), Error> {
+        self.wait_as(&self.stream_name(role), peer, theirs, operation, ready)
+    }
+
+    /// As [`Team::wait_until`], for this PE's stream called `stream`.
+    pub(crate) fn wait_as(
+        &self,
+        stream: &str,
+        peer: usize,
+        theirs: &str,
+        operation: Operation,
+        ready: impl Fn() -> bool,
+    ) -> Result<(), Error> {
         let target = Node {
             pe: self.world_rank(peer)?,
             stream: self.stream_name(theirs),
         };
         let pe = self.inner.ranks[self.inner.rank];
-        self.inner
-            .world
-            .wait(pe, &self.stream_name(role), &target, operation, ready)
+        self.inner.world.wait(pe, stream, &target, operation, ready)
     }
 
     /// Runs `wait`, during which this PE's own thread waits for its stream of role `role`.
     pub fn host_waits<T>(&self, role: &str, wait: impl FnOnce() -> T) -> T {
-        self.inner
-            .watch
-            .waits(crate::blame::HOST, &self.stream_name(role));
+        self.inner.watch.waits(HOST, &self.stream_name(role));
         let value = wait();
-        self.inner.watch.runs(crate::blame::HOST);
+        self.inner.watch.runs(HOST);
         value
     }
 
@@ -165,12 +218,30 @@ impl Team {
         name: &'static str,
         value: T,
     ) -> Result<Vec<Arc<T>>, Error> {
+        self.gather_as(&self.next_call(), HOST, name, value)
+    }
+
+    fn gather_as<T: Send + Sync + 'static>(
+        &self,
+        key: &str,
+        stream: &str,
+        name: &'static str,
+        value: T,
+    ) -> Result<Vec<Arc<T>>, Error> {
+        let collective = Collective {
+            key,
+            members: &self.inner.ranks,
+            rank: self.inner.rank,
+            stream,
+            name,
+        };
+        self.inner.world.gather(&collective, value)
+    }
+
+    fn next_call(&self) -> String {
         // Relaxed: one PE's own count, its calls come one after another.
         let call = self.inner.calls.fetch_add(1, Ordering::Relaxed);
-        let key = format!("team {} call {call}", self.inner.id);
-        self.inner
-            .world
-            .gather(&key, &self.inner.ranks, self.inner.rank, name, value)
+        format!("team {} call {call}", self.inner.id)
     }
 
     pub(crate) fn world_rank(&self, rank: usize) -> Result<usize, Error> {
@@ -187,7 +258,11 @@ impl Team {
     }
 
     fn stream_name(&self, role: &str) -> String {
-        format!("{role}@{}", self.inner.id)
+        match role {
+            // A PE has one thread of its own, whatever team it works for.
+            HOST => HOST.to_owned(),
+            role => format!("{role}@{}", self.inner.id),
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use crate::failure::{Error, Failure, FailureKind, Operation};
 use crate::gather::Gathering;
 use crate::team::Team;
 use crate::words::Bell;
-use longreach_device::sync::Mutex;
 use longreach_device::Watch;
+use longreach_device::sync::Mutex;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,6 +17,9 @@ pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A PE whose program has ended may still have signals under way for this long.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// A circle of waits may be about to open, because a thread has been woken and does not run yet, for this long.
+const CIRCLE_GRACE: Duration = Duration::from_secs(5);
 
 /// Worlds by name. A name is free again when the last handle of its world is gone.
 static NAMED: std::sync::Mutex<Option<HashMap<String, Weak<Shared>>>> = std::sync::Mutex::new(None);
@@ -124,6 +127,11 @@ impl World {
         F: Fn(&Pe) -> Result<T, E> + Send + Sync,
     {
         self.check()?;
+        // Before any PE starts: an early one must not take a late one for ended.
+        self.shared
+            .ledgers
+            .iter()
+            .for_each(|ledger| ledger.set_ended(false));
         let program = &program;
         let outcomes = spawn_all(self, &|pe: &Pe| {
             let outcome = catch_unwind(AssertUnwindSafe(|| program(pe))).unwrap_or_else(|panic| {
@@ -293,10 +301,10 @@ impl Shared {
             let progress = self.progress_of(&found);
             match &suspect {
                 Some((same, count, since)) if *same == found && *count == progress => {
-                    let bound = if matches!(found, Culprit::Ended { .. }) {
-                        deadline.min(GRACE)
-                    } else {
-                        deadline
+                    let bound = match found {
+                        Culprit::Runs { .. } => deadline,
+                        Culprit::Ended { .. } => deadline.min(GRACE),
+                        Culprit::Circle(_) => deadline.min(CIRCLE_GRACE),
                     };
                     if since.elapsed() >= bound && !ready() {
                         return Err(self.fail(failure_of(found, began.elapsed(), operation)));
@@ -351,8 +359,10 @@ pub struct Pe {
 
 impl Pe {
     fn new(world: &World, number: usize) -> Self {
-        world.shared.ledgers[number].set_ended(false);
-        Self { shared: world.shared.clone(), number }
+        Self {
+            shared: world.shared.clone(),
+            number,
+        }
     }
 
     /// The PE's number in its world, from 0.
