@@ -73,16 +73,16 @@ pub mod omitted {
 
     std::thread_local! {
         // Shuttle runs all threads of a check on the one that started it, so this is a value a check.
-        static WAIT: Cell<Option<&'static str>> = const { Cell::new(None) };
+        static WAITS: Cell<&'static [&'static str]> = const { Cell::new(&[]) };
     }
 
-    /// Leaves the wait of that name out from now on; `None` leaves out nothing.
-    pub fn set(wait: Option<&'static str>) {
-        WAIT.set(wait);
+    /// Leaves the waits of these names out from now on, and no others.
+    pub fn set(waits: &'static [&'static str]) {
+        WAITS.set(waits);
     }
 
     /// Whether the wait of that name is left out.
     pub fn is(wait: &str) -> bool {
-        WAIT.get() == Some(wait)
+        WAITS.get().contains(&wait)
     }
 }

@@ -60,7 +60,7 @@ impl Signals {
     ) -> Result<(), Error> {
         let word = self.word(self.team.rank(), index)?;
         #[cfg(shuttle)]
-        if longreach_device::sync::omitted::is(&format!("{role} waits for {theirs}")) {
+        if longreach_device::sync::omitted::is(&format!("{} on {role}", operation.name)) {
             return Ok(());
         }
         self.team
