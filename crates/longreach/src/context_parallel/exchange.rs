@@ -177,6 +177,11 @@ impl<'c> Exchange<'c> {
         let stage = self.call.fetched();
         for peer in self.peers().collect::<Vec<_>>() {
             if !self.last.contains_key(&peer) {
+                #[cfg(shuttle)]
+                if longreach_device::sync::omitted::is("agreement with all") {
+                    self.consumed(peer, stage)?;
+                    continue;
+                }
                 self.agree(peer, stage)?;
                 self.consumed(peer, stage)?;
             }
