@@ -64,3 +64,55 @@ impl Event {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod model {
+    //! All interleavings of an event's completion and its waiters. Run with
+    //! `RUSTFLAGS="--cfg loom" cargo test --release -p longreach-device --lib`.
+    use super::*;
+    use crate::sync::thread;
+    use loom::cell::UnsafeCell;
+
+    struct Value(UnsafeCell<u64>);
+
+    // SAFETY: the event orders all access; that is what the models below check.
+    unsafe impl Sync for Value {}
+    // SAFETY: as above.
+    unsafe impl Send for Value {}
+
+    fn read_by_two(synchronize: bool) {
+        loom::model(move || {
+            let (event, value) = (
+                Event::new("producer".into()),
+                Arc::new(Value(UnsafeCell::new(0))),
+            );
+            let readers = [(); 2].map(|()| {
+                let (event, value) = (event.clone(), value.clone());
+                thread::spawn(move || {
+                    if synchronize {
+                        event.synchronize().unwrap();
+                    }
+                    // SAFETY: checked by loom: the producer is done.
+                    assert_eq!(value.0.with(|value| unsafe { *value }), 7);
+                })
+            });
+            // SAFETY: checked by loom: nobody reads before the event.
+            value.0.with_mut(|value| unsafe { *value = 7 });
+            event.complete(Ok(()));
+            readers
+                .into_iter()
+                .for_each(|reader| reader.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn what_was_written_before_an_event_is_read_after_it() {
+        read_by_two(true);
+    }
+
+    #[test]
+    #[should_panic]
+    fn without_the_wait_for_the_event_the_model_fails() {
+        read_by_two(false);
+    }
+}
