@@ -241,7 +241,7 @@ pub fn difference(results: &[Results], expected: &[Results]) -> Option<String> {
             let far = got
                 .iter()
                 .zip(right)
-                .position(|(a, b)| !((a - b).abs() < 1e-5));
+                .position(|(a, b)| (a - b).abs().total_cmp(&1e-5).is_gt());
             if let Some(at) = far {
                 return Some(format!(
                     "{name} of call {call} differs at {at}: {} for {}",
