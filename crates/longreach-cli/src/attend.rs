@@ -8,7 +8,7 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::request::{Problem, Request, threads_of};
 use crate::results::Results;
-use crate::run::{self, Way};
+use crate::run::{self, Planned, Way};
 use crate::{stdout, trace};
 use longreach::reference;
 use longreach_kernels::DType;
@@ -19,6 +19,8 @@ use std::path::Path;
 pub fn attend(args: AttendArgs) -> Result<u8, Error> {
     let request = Request::new(args)?;
     let problem = &request.problem;
+    // Refused before a first line of progress: an error that could be foreseen stands alone.
+    let planned = Planned::new(problem, &Way::asked(problem, request.repeat))?;
     let progress = Progress::new();
 
     let passes = if problem.dout.is_some() {
@@ -30,9 +32,7 @@ pub fn attend(args: AttendArgs) -> Result<u8, Error> {
         "{passes} on {} PEs x {} threads",
         problem.pes, problem.threads
     );
-    let runs = progress.step(&what, || {
-        run::run(problem, &Way::asked(problem, request.repeat), &progress)
-    })?;
+    let runs = progress.step(&what, || planned.run(&progress))?;
     if let Some((number, tensor)) = runs.difference {
         complain(&format!(
             "run {number} of {} differs from run 1 in {tensor}",

@@ -55,40 +55,9 @@ impl Way {
     }
 }
 
-/// Runs `problem` in a new world.
-///
-/// What cannot be planned is refused before anything starts.
+/// Runs `problem`; see [`Planned::new`] and [`Planned::run`].
 pub fn run(problem: &Problem, way: &Way, progress: &Progress) -> Result<Runs, Error> {
-    let ran = Ran::prepare(problem, way)?;
-    let world = World::threads(way.pes)
-        .map_err(failed)?
-        .with_deadline(problem.deadline);
-    let watched = world.clone();
-    progress.show(move || {
-        let done = (0..watched.pes()).map(|pe| watched.progress(pe));
-        let (least, most) = done.fold((u64::MAX, 0), |(a, b), n| (a.min(n), b.max(n)));
-        format!("{least} to {most} tiles and transfers a PE")
-    });
-    let mut parts = world.run(|pe| ran.on(pe)).map_err(failed)?;
-    let results = ran.assemble(&mut parts).map_err(failed)?;
-    let calls: Vec<&[Called]> = parts.iter().map(|part| &part.calls[..]).collect();
-    Ok(Runs {
-        results,
-        difference: parts
-            .iter()
-            .filter_map(|part| part.difference)
-            .min_by_key(|(run, _)| *run),
-        measured: (0..way.repeat)
-            .map(|number| measured(&calls, number, &ran.holdings(problem)))
-            .collect(),
-        stages: calls
-            .iter()
-            .flat_map(|calls| calls.iter().map(Called::stages))
-            .max()
-            .unwrap_or(0),
-        need: ran.need,
-        spans: spans(&calls),
-    })
+    Planned::new(problem, way)?.run(progress)
 }
 
 /// What a PE holds, for its statistics.
@@ -101,7 +70,7 @@ pub struct Holding {
 }
 
 /// A problem that has been planned.
-struct Ran<'p> {
+pub struct Planned<'p> {
     problem: &'p Problem,
     attention: Attention,
     options: Options,
@@ -118,8 +87,9 @@ struct Part {
     calls: Vec<Called>,
 }
 
-impl<'p> Ran<'p> {
-    fn prepare(problem: &'p Problem, way: &Way) -> Result<Self, Error> {
+impl<'p> Planned<'p> {
+    /// Fails when there is no such plan, before anything starts.
+    pub fn new(problem: &'p Problem, way: &Way) -> Result<Self, Error> {
         let sizes = &problem.sizes;
         let attention = Attention::cross(problem.mask.clone(), sizes.q_len, sizes.kv_len)
             .scale(problem.scale as f32);
@@ -143,7 +113,41 @@ impl<'p> Ran<'p> {
         })
     }
 
-    fn holdings(&self, problem: &Problem) -> Vec<Holding> {
+    /// Runs the problem in a new world.
+    pub fn run(&self, progress: &Progress) -> Result<Runs, Error> {
+        let world = World::threads(self.q.pes())
+            .map_err(failed)?
+            .with_deadline(self.problem.deadline);
+        let watched = world.clone();
+        progress.show(move || {
+            let done = (0..watched.pes()).map(|pe| watched.progress(pe));
+            let (least, most) = done.fold((u64::MAX, 0), |(a, b), n| (a.min(n), b.max(n)));
+            format!("{least} to {most} tiles and transfers a PE")
+        });
+        let mut parts = world.run(|pe| self.on(pe)).map_err(failed)?;
+        let results = self.assemble(&mut parts).map_err(failed)?;
+        let calls: Vec<&[Called]> = parts.iter().map(|part| &part.calls[..]).collect();
+        Ok(Runs {
+            results,
+            difference: parts
+                .iter()
+                .filter_map(|part| part.difference)
+                .min_by_key(|(run, _)| *run),
+            measured: (0..self.repeat)
+                .map(|number| measured(&calls, number, &self.holdings()))
+                .collect(),
+            stages: calls
+                .iter()
+                .flat_map(|calls| calls.iter().map(Called::stages))
+                .max()
+                .unwrap_or(0),
+            need: self.need,
+            spans: spans(&calls),
+        })
+    }
+
+    fn holdings(&self) -> Vec<Holding> {
+        let problem = self.problem;
         let batch = problem.sizes.batch as u64;
         let kv_bytes = (problem.k.bytes() + problem.v.bytes()) as u64;
         let row = kv_bytes.checked_div(self.kv.total() as u64).unwrap_or(0);

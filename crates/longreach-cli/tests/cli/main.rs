@@ -4,4 +4,5 @@ mod arguments;
 mod attend;
 mod files;
 mod process;
+mod runs;
 mod support;
