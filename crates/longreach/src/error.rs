@@ -32,6 +32,14 @@ pub enum Error {
         /// Bytes that the heap has for it.
         reserved: usize,
     },
+    /// Memory that a call needs could not be had.
+    #[error("{bytes} bytes for {what} could not be allocated: use more PEs, more stages or shorter sequences")]
+    OutOfMemory {
+        /// What it was for.
+        what: &'static str,
+        /// Bytes asked for.
+        bytes: usize,
+    },
     /// Threads could not be started.
     #[error("{threads} compute threads could not be started: {reason}")]
     NoThreads {

@@ -15,6 +15,7 @@
 mod attention;
 mod context_parallel;
 mod error;
+mod memory;
 mod options;
 pub mod reference;
 mod sharding;

@@ -1,6 +1,7 @@
 //! Between whole tensors and the rows that each PE holds.
 
 use crate::error::Error;
+use crate::memory::count;
 use crate::tensor::{Elements, Tensor};
 use longreach_kernels::View;
 use longreach_plan::Shards;
@@ -16,8 +17,10 @@ pub fn shard(whole: &View, shards: &Shards, pe: usize) -> Result<Tensor, Error> 
     if pe >= shards.pes() {
         return Err(Error::Input(format!("PE {pe}: the shards are for {} PEs", shards.pes())));
     }
-    Ok(Tensor::gather(whole, shards.positions(pe).map(|row| row..row + 1)))
+    Tensor::gather(whole, shards.positions(pe).map(|row| row..row + 1))
 }
+
+const WHOLE: &str = "a whole tensor";
 
 /// The whole tensor of the parts `[batch, rows, heads, dim]` that the PEs hold, in PE order; what [`shard`] undoes.
 ///
@@ -27,7 +30,8 @@ pub fn unshard(parts: &[Tensor], shards: &Shards) -> Result<Tensor, Error> {
         return Err(Error::Input(format!("{} parts: the shards are for {} PEs", parts.len(), shards.pes())));
     };
     let [batch, _, heads, dim] = first.shape();
-    let mut whole = Elements::zeros(first.dtype(), batch * shards.total() * heads * dim);
+    let elements = count(WHOLE, [batch, shards.total(), heads, dim])?;
+    let mut whole = Elements::zeros(WHOLE, first.dtype(), elements)?;
     let width = heads * dim * first.dtype().size();
     for (pe, part) in parts.iter().enumerate() {
         let expected = [batch, shards.len(pe), heads, dim];
@@ -65,7 +69,7 @@ mod tests {
             for pes in [1, 2, 3, 5, 30] {
                 let shards = layout.shard(23, pes, &documents).unwrap();
                 let parts: Vec<Tensor> = (0..pes).map(|pe| shard(&whole, &shards, pe).unwrap()).collect();
-                assert_eq!(unshard(&parts, &shards).unwrap(), Tensor::copy_of(&whole), "{layout} {pes}");
+                assert_eq!(unshard(&parts, &shards).unwrap(), Tensor::copy_of(&whole).unwrap(), "{layout} {pes}");
             }
         }
     }
@@ -79,6 +83,6 @@ mod tests {
         assert!(shard(&eight, &shards, 2).is_err());
         let part = shard(&eight, &shards, 0).unwrap();
         assert!(unshard(std::slice::from_ref(&part), &shards).is_err());
-        assert!(unshard(&[part.clone(), Tensor::copy_of(&eight)], &shards).is_err());
+        assert!(unshard(&[part.clone(), Tensor::copy_of(&eight).unwrap()], &shards).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Owned row-major tensors of one of the input types.
 
 use crate::error::Error;
+use crate::memory::{count, filled, reserved};
 use half::{bf16, f16};
 use longreach_kernels::{DType, Data, View};
 
@@ -17,13 +18,13 @@ pub enum Elements {
 }
 
 impl Elements {
-    /// `len` zeros of `dtype`.
-    pub fn zeros(dtype: DType, len: usize) -> Self {
-        match dtype {
-            DType::F32 => Elements::F32(vec![0.0; len]),
-            DType::F16 => Elements::F16(vec![f16::ZERO; len]),
-            DType::Bf16 => Elements::Bf16(vec![bf16::ZERO; len]),
-        }
+    /// `len` zeros of `dtype`; fails when the memory cannot be had, which was to be for `what`.
+    pub fn zeros(what: &'static str, dtype: DType, len: usize) -> Result<Self, Error> {
+        Ok(match dtype {
+            DType::F32 => Elements::F32(filled(what, 0.0, len)?),
+            DType::F16 => Elements::F16(filled(what, f16::ZERO, len)?),
+            DType::Bf16 => Elements::Bf16(filled(what, bf16::ZERO, len)?),
+        })
     }
 
     /// The elements, borrowed.
@@ -79,26 +80,30 @@ impl Tensor {
         Self { data: Elements::F32(data), shape }
     }
 
-    /// The elements of `view`, copied in order.
-    pub fn copy_of(view: &View) -> Self {
+    /// The elements of `view`, copied in order. Fails when the memory cannot be had.
+    pub fn copy_of(view: &View) -> Result<Self, Error> {
         Self::gather(view, std::iter::once(0..view.shape()[1]))
     }
 
     /// The rows (positions along the sequence) of `view` in `ranges`, one range after another, copied.
-    pub fn gather(view: &View, ranges: impl Iterator<Item = std::ops::Range<usize>> + Clone) -> Self {
+    /// Fails when the memory cannot be had.
+    pub fn gather(
+        view: &View,
+        ranges: impl Iterator<Item = std::ops::Range<usize>> + Clone,
+    ) -> Result<Self, Error> {
         let [batch, _, heads, dim] = view.shape();
         let rows: usize = ranges.clone().map(|range| range.len()).sum();
         let shape = [batch, rows, heads, dim];
         let data = match view.data() {
-            Data::F32(x) => Elements::F32(gather(x, view, ranges)),
-            Data::F16(x) => Elements::F16(gather(x, view, ranges)),
-            Data::Bf16(x) => Elements::Bf16(gather(x, view, ranges)),
+            Data::F32(x) => Elements::F32(gather(x, view, ranges, shape)?),
+            Data::F16(x) => Elements::F16(gather(x, view, ranges, shape)?),
+            Data::Bf16(x) => Elements::Bf16(gather(x, view, ranges, shape)?),
         };
-        Self { data, shape }
+        Ok(Self { data, shape })
     }
 
-    pub(crate) fn zeros_f32(shape: [usize; 4]) -> Self {
-        Self::from_f32(vec![0.0; shape.iter().product()], shape)
+    pub(crate) fn zeros_f32(what: &'static str, shape: [usize; 4]) -> Result<Self, Error> {
+        Ok(Self::from_f32(filled(what, 0.0, count(what, shape)?)?, shape))
     }
 
     /// The elements of a tensor that longreach made as float32.
@@ -148,10 +153,15 @@ impl Tensor {
     }
 }
 
-fn gather<T: Copy>(data: &[T], view: &View, ranges: impl Iterator<Item = std::ops::Range<usize>> + Clone) -> Vec<T> {
+fn gather<T: Copy>(
+    data: &[T],
+    view: &View,
+    ranges: impl Iterator<Item = std::ops::Range<usize>> + Clone,
+    shape: [usize; 4],
+) -> Result<Vec<T>, Error> {
     let [batch, _, heads, dim] = view.shape();
     let [sb, ss, sh, sd] = view.strides();
-    let mut out = Vec::new();
+    let mut out = reserved("a copy of an input", count("a copy of an input", shape)?)?;
     for b in 0..batch {
         for s in ranges.clone().flatten() {
             for h in 0..heads {
@@ -164,5 +174,5 @@ fn gather<T: Copy>(data: &[T], view: &View, ranges: impl Iterator<Item = std::op
             }
         }
     }
-    out
+    Ok(out)
 }

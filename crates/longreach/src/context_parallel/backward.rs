@@ -8,6 +8,7 @@ use super::forward::{Inputs, Outputs};
 use super::returns::{self, Grads};
 use super::stages::{each_stage, views};
 use crate::error::Error;
+use crate::memory::filled;
 use crate::tensor::Tensor;
 use longreach_device::{Event, Filling, Kind, Loan, Pending, Slot};
 use longreach_kernels::{backward, delta};
@@ -52,14 +53,14 @@ impl Engine {
             outputs: outputs.on(label.clone(), &self.compute),
             delta: delta.on(label.clone(), &self.compute),
         };
-        let dq = Tensor::zeros_f32([dims.batch, plan.q_rows, dims.q_heads, dims.head_dim]);
+        let dq = Tensor::zeros_f32("dq", [dims.batch, plan.q_rows, dims.q_heads, dims.head_dim])?;
         let mut dq = Slot::new("dq", dq).fill(label.clone(), &self.compute);
-        let own = Slot::new("dk and dv", Grads::zeros(call, plan.kv_rows));
+        let own = Slot::new("dk and dv", Grads::zeros(call, plan.kv_rows)?);
         let mut own_done = None;
         let largest = plan.stages[1..].iter().map(|stage| stage.rows).max().unwrap_or(0);
         let mut free: VecDeque<Slot<Grads>> = (0..UNDER_WAY.min(call.fetched()))
-            .map(|_| Slot::new("contribution", Grads::zeros(call, largest)))
-            .collect();
+            .map(|_| Ok(Slot::new("contribution", Grads::zeros(call, largest)?)))
+            .collect::<Result<_, Error>>()?;
         let mut own = Some(own);
 
         each_stage(self, call, &mut exchange, &inputs.kv, |stage, rows| {
@@ -104,7 +105,7 @@ impl Engine {
     ) -> Result<Pending<Vec<f32>>, Error> {
         let rows = call.dims.batch * call.dims.q_heads * call.pe_plan().q_rows;
         let label = call.label(Kind::Wait, 0);
-        let mut filling = Slot::new("delta", vec![0.0; rows]).fill(label.clone(), &self.compute);
+        let mut filling = Slot::new("delta", filled("delta", 0.0, rows)?).fill(label.clone(), &self.compute);
         let (outputs, dout) = (outputs.on(label.clone(), &self.compute), dout.on(label, &self.compute));
         let threads = self.threads.clone();
         self.compute.launch(
@@ -178,7 +179,8 @@ impl Engine {
         returns::add_all(&self.heap, &self.add, call, &mut home)?;
         self.add.wait(call.label(Kind::Wait, 0), agreed);
         let shape = move |dim| [dims.batch, rows, dims.kv_heads, dim];
-        let (dk, dv) = (Tensor::zeros_f32(shape(0)), Tensor::zeros_f32(shape(0)));
+        let empty = || Tensor::zeros_f32("gradients", shape(0));
+        let (dk, dv) = (empty()?, empty()?);
         let mut result = Slot::new("gradients", KeyValueGrads { dk, dv }).fill(call.label(Kind::Wait, 0), &self.add);
         self.add.launch(call.label(Kind::Merge, 0), (&mut home, &mut result), move |(home, result)| {
             result.dk = Tensor::from_f32(std::mem::take(&mut home.dk), shape(dims.head_dim));

@@ -2,10 +2,10 @@
 
 use crate::attention::Attention;
 use crate::error::Error;
-use crate::options::{Options, Stages};
+use crate::options::Options;
 use longreach_device::{Kind, Label};
 use longreach_kernels::{DType, View};
-use longreach_plan::{Buffers, Model, Need, PePlan, Plan, Request, Shape, Stage, choose_stages};
+use longreach_plan::{PePlan, Plan, Shape, Stage};
 use longreach_shmem::Description;
 use longreach_shmem::agreement::digest;
 use std::sync::Arc;
@@ -91,39 +91,6 @@ impl Dims {
     pub(super) fn v_row(&self) -> usize {
         self.kv_heads * self.value_dim
     }
-}
-
-/// The plan of a call and what it needs, from what all PEs know.
-pub fn plan(pes: usize, attention: &Attention, dims: &Dims, options: &Options) -> Result<(Plan, Need), Error> {
-    let request = Request {
-        batch: dims.batch,
-        q_len: attention.q_len,
-        kv_len: attention.kv_len,
-        pes,
-        mask: attention.mask.clone(),
-        layout: options.layout.clone(),
-        stages: 1,
-    };
-    match options.stages {
-        Stages::Auto => Ok(choose_stages(&request, &dims.shape(), options.memory, &buffers(options), &Model::default())?),
-        Stages::Exactly(stages) => {
-            let plan = Plan::new(&Request { stages, ..request })?;
-            let need = plan.need(&dims.shape(), &buffers(options))?;
-            if let Some(memory) = options.memory
-                && need.total > memory
-            {
-                return Err(Error::Input(format!(
-                    "{stages} stages need {} bytes a PE and the memory bound is {memory}: raise the bound or let stages be chosen",
-                    need.total
-                )));
-            }
-            Ok((plan, need))
-        }
-    }
-}
-
-fn buffers(options: &Options) -> Buffers {
-    Buffers { return_slots: options.return_slots.max(1) as u64, ..Buffers::default() }
 }
 
 /// One call on this PE.

@@ -9,6 +9,9 @@ use longreach_shmem::Team;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// No machine has so many cores: a number like this is a mistake.
+const MOST: usize = 4096;
+
 /// Threads for kernels, and how they tell that they advance.
 #[derive(Clone)]
 pub(super) struct Threads {
@@ -21,6 +24,7 @@ impl Threads {
         // One thread needs no pool: the stream's own worker computes.
         let pool = match threads {
             0 | 1 => None,
+            MOST.. => return Err(Error::NoThreads { threads, reason: format!("a PE has fewer than {MOST}") }),
             threads => {
                 let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
                 Some(Arc::new(built.map_err(|error| Error::NoThreads { threads, reason: error.to_string() })?))

@@ -6,6 +6,7 @@ use super::compute::{batches, kernel_tiles};
 use super::exchange::{Exchange, Rows};
 use super::stages::{each_stage, views};
 use crate::error::Error;
+use crate::memory::filled;
 use crate::tensor::Tensor;
 use longreach_device::{Filling, Kind, Loan, Pending, Slot};
 use longreach_kernels::{State, finish, forward};
@@ -21,6 +22,8 @@ pub(super) struct Outputs {
     pub(super) out: Tensor,
     pub(super) lse: Tensor,
 }
+
+const STATE: &str = "the carried state";
 
 /// What the forward carries from tile to tile, unnormalised.
 struct Carried {
@@ -43,9 +46,9 @@ impl Engine {
 
         let rows = call.dims.batch * call.dims.q_heads * call.pe_plan().q_rows;
         let carried = Carried {
-            acc: vec![0.0; rows * call.dims.value_dim],
-            max: vec![f32::NEG_INFINITY; rows],
-            sum: vec![0.0; rows],
+            acc: filled(STATE, 0.0, rows * call.dims.value_dim)?,
+            max: filled(STATE, f32::NEG_INFINITY, rows)?,
+            sum: filled(STATE, 0.0, rows)?,
         };
         let mut carried = Slot::new("carried state", carried).fill(call.label(Kind::Wait, 0), &self.compute);
         let q = inputs.q.on(call.label(Kind::Wait, 0), &self.compute);
@@ -85,8 +88,8 @@ impl Engine {
         let q_rows = call.pe_plan().q_rows;
         let shape = [dims.batch, q_rows, dims.q_heads, dims.value_dim];
         let outputs = Outputs {
-            out: Tensor::zeros_f32(shape),
-            lse: Tensor::zeros_f32([dims.batch, dims.q_heads, q_rows, 1]),
+            out: Tensor::zeros_f32("out", shape)?,
+            lse: Tensor::zeros_f32("lse", [dims.batch, dims.q_heads, q_rows, 1])?,
         };
         let mut outputs = Slot::new("outputs", outputs).fill(call.label(Kind::Wait, 0), &self.compute);
         let threads = self.threads.clone();

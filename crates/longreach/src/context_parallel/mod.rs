@@ -6,6 +6,7 @@ mod compute;
 mod exchange;
 mod forward;
 mod heap;
+mod plans;
 mod returns;
 mod stages;
 mod statistics;
@@ -15,7 +16,7 @@ use crate::error::Error;
 use crate::options::{HeapSize, Options};
 use crate::tensor::Tensor;
 use backward::KeyValueGrads;
-pub use call::{Dims, Direction, plan};
+pub use call::{Dims, Direction};
 use call::{Call, describe};
 use compute::Threads;
 use exchange::{ADD, COMM, COMPUTE, RETURN, Rows};
@@ -24,8 +25,9 @@ use heap::Heap;
 use longreach_device::sync::{Mutex, lock};
 use longreach_device::{Pending, Stream, Timeline};
 use longreach_kernels::View;
-use longreach_plan::{Need, Plan, Shards};
+use longreach_plan::{Plan, Shards};
 use longreach_shmem::Team;
+pub use plans::plan;
 pub use statistics::Statistics;
 use std::sync::Arc;
 
@@ -52,13 +54,9 @@ struct Engine {
     calls: Mutex<Calls>,
 }
 
-/// Plans kept for calls that repeat.
-const KEPT_PLANS: usize = 8;
-
 #[derive(Default)]
 struct Calls {
     epoch: u64,
-    plans: Vec<(Attention, Dims, Arc<Plan>, Need)>,
 }
 
 /// What a forward produces.
@@ -183,9 +181,14 @@ impl ContextParallel {
         let call = engine
             .prepare(&mut calls, q, k, v, attention)
             .map_err(|error| engine.refused(error))?;
-        let kv = Rows { k: Tensor::copy_of(k).into_elements(), v: Tensor::copy_of(v).into_elements() };
-        let inputs = Inputs { q: Pending::ready("q", Tensor::copy_of(q)), kv: Pending::ready("k and v", kv) };
-        let outputs = Arc::new(engine.queue_forward(&call, &inputs).map_err(|error| engine.refused(error))?);
+        let queue = || -> Result<(Inputs, Pending<Outputs>), Error> {
+            let kv = Rows { k: Tensor::copy_of(k)?.into_elements(), v: Tensor::copy_of(v)?.into_elements() };
+            let inputs = Inputs { q: Pending::ready("q", Tensor::copy_of(q)?), kv: Pending::ready("k and v", kv) };
+            let outputs = engine.queue_forward(&call, &inputs)?;
+            Ok((inputs, outputs))
+        };
+        let (inputs, outputs) = queue().map_err(|error| engine.refused(error))?;
+        let outputs = Arc::new(outputs);
         let output = |inner| Output { inner, engine: engine.clone() };
         Ok(Forward {
             out: output(Inner::Out(outputs.clone())),
@@ -209,9 +212,8 @@ impl Saved {
             return Err(engine.refused(Error::Input(text)));
         }
         let call = engine.number(&mut calls, Direction::Backward, &self.attention, self.call.plan.clone(), dims);
-        let dout = Pending::ready("dout", Tensor::copy_of(dout));
-        let (dq, grads) = engine
-            .queue_backward(&call, &self.inputs, &self.outputs, &dout)
+        let (dq, grads) = Tensor::copy_of(dout)
+            .and_then(|dout| engine.queue_backward(&call, &self.inputs, &self.outputs, &Pending::ready("dout", dout)))
             .map_err(|error| engine.refused(error))?;
         let grads = Arc::new(grads);
         let output = |inner| Output { inner, engine: engine.clone() };
@@ -251,7 +253,7 @@ impl Engine {
         {
             return Err(Error::Input(format!("scale {scale}: it must be finite")));
         }
-        let (plan, need) = self.planned(calls, attention, dims)?;
+        let (plan, need) = plan(self.team.size(), attention, &dims, &self.options)?;
         let own = &plan.pes[self.team.rank()];
         let rows = |what: &str, given: usize, held: usize| {
             if given == held {
@@ -272,19 +274,6 @@ impl Engine {
         fits("a publish slot", size.publish, self.heap.publish_capacity())?;
         fits("a gradient return slot", size.contribution, self.heap.contribution_capacity())?;
         Ok(self.number(calls, Direction::Forward, attention, plan, dims))
-    }
-
-    fn planned(&self, calls: &mut Calls, attention: &Attention, dims: Dims) -> Result<(Arc<Plan>, Need), Error> {
-        if let Some((_, _, plan, need)) = calls.plans.iter().find(|(a, d, ..)| a == attention && *d == dims) {
-            return Ok((plan.clone(), *need));
-        }
-        let (plan, need) = plan(self.team.size(), attention, &dims, &self.options)?;
-        let plan = Arc::new(plan);
-        if calls.plans.len() == KEPT_PLANS {
-            calls.plans.remove(0);
-        }
-        calls.plans.push((attention.clone(), dims, plan.clone(), need));
-        Ok((plan, need))
     }
 
     /// Gives a call the next epoch.

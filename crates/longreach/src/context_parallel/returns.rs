@@ -7,6 +7,7 @@ use super::call::Call;
 use super::exchange::{ADD, RETURN, owners_in_order};
 use super::heap::{Heap, Purpose};
 use crate::error::Error;
+use crate::memory::filled;
 use longreach_device::{Filling, Kind, Loan, Slot, Stream};
 use longreach_plan::Contribution;
 
@@ -17,9 +18,10 @@ pub(super) struct Grads {
 }
 
 impl Grads {
-    pub(super) fn zeros(call: &Call, rows: usize) -> Self {
+    pub(super) fn zeros(call: &Call, rows: usize) -> Result<Self, Error> {
         let rows = rows * call.dims.batch;
-        Self { dk: vec![0.0; rows * call.dims.k_row()], dv: vec![0.0; rows * call.dims.v_row()] }
+        let zeros = |elements| filled("gradients of keys and values", 0.0, elements);
+        Ok(Self { dk: zeros(rows * call.dims.k_row())?, dv: zeros(rows * call.dims.v_row())? })
     }
 }
 
@@ -133,7 +135,7 @@ pub(super) fn add_all(heap: &Heap, stream: &Stream, call: &Call, home: &mut Fill
         .map(|contribution| contribution_elements(call, contribution))
         .max()
         .unwrap_or(0);
-    let mut scratch = Slot::new("arrived contribution", vec![0f32; largest]).fill(call.label(Kind::Wait, 0), stream);
+    let mut scratch = Slot::new("arrived contribution", filled("an arrived contribution", 0f32, largest)?).fill(call.label(Kind::Wait, 0), stream);
     for (n, contribution) in contributions.iter().enumerate() {
         let (writer, stage) = (contribution.writer, contribution.stage);
         let arrived = heap.clone();

@@ -12,15 +12,17 @@ use std::collections::VecDeque;
 /// Fetched stages that may be under way while another one computes.
 const PREFETCH: usize = 2;
 
+const FETCHED: &str = "fetched rows";
+
 /// Slots for the fetched stages, as many as can be in use at a time.
-fn slots(call: &Call) -> Vec<Slot<Rows>> {
+fn slots(call: &Call) -> Result<Vec<Slot<Rows>>, Error> {
     let stages = &call.pe_plan().stages[1..];
     let rows = stages.iter().map(|stage| stage.rows).max().unwrap_or(0) * call.dims.batch;
     (0..PREFETCH.min(stages.len()))
         .map(|_| {
-            let k = Elements::zeros(call.dims.dtype, rows * call.dims.k_row());
-            let v = Elements::zeros(call.dims.dtype, rows * call.dims.v_row());
-            Slot::new("fetched rows", Rows { k, v })
+            let k = Elements::zeros(FETCHED, call.dims.dtype, rows * call.dims.k_row())?;
+            let v = Elements::zeros(FETCHED, call.dims.dtype, rows * call.dims.v_row())?;
+            Ok(Slot::new(FETCHED, Rows { k, v }))
         })
         .collect()
 }
@@ -35,7 +37,7 @@ pub(super) fn each_stage(
     mut compute: impl FnMut(usize, &Loan<'_, Rows>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut fetched: VecDeque<Pending<Rows>> = VecDeque::new();
-    for slot in slots(call) {
+    for slot in slots(call)? {
         fetched.push_back(exchange.fetch(fetched.len() + 1, slot)?);
     }
     let loan = own.on(call.label(Kind::Wait, 0), &engine.compute);

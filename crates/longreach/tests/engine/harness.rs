@@ -112,7 +112,7 @@ pub struct Results {
 
 /// The rows of `tensor` that `pe` holds.
 pub fn shard(tensor: &Tensor, shards: &Shards, pe: usize) -> Tensor {
-    Tensor::gather(&tensor.view(), shards.positions(pe).map(|row| row..row + 1))
+    Tensor::gather(&tensor.view(), shards.positions(pe).map(|row| row..row + 1)).expect("memory for a shard")
 }
 
 /// Writes the rows that a PE holds, `[batch, rows, width]`, where they belong in `whole`.

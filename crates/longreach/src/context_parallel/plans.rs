@@ -1,0 +1,81 @@
+//! Plans of this process: PEs that are threads of it make the same calls, and plan them once.
+
+use super::call::Dims;
+use crate::attention::Attention;
+use crate::error::Error;
+use crate::options::{Options, Stages};
+use longreach_plan::{Buffers, Layout, Mask, Model, Need, Plan, Request, choose_stages};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Plans that are kept for calls that repeat.
+const KEPT: usize = 16;
+
+/// All that a plan depends on.
+#[derive(Clone, PartialEq)]
+struct Key {
+    pes: usize,
+    mask: Mask,
+    q_len: usize,
+    kv_len: usize,
+    dims: Dims,
+    layout: Layout,
+    stages: Stages,
+    memory: Option<u64>,
+    buffers: Buffers,
+}
+
+type Planned = Result<(Arc<Plan>, Need), Error>;
+
+/// The most recent ones, newest last. What is not there yet is made by the first who asks; others wait for it.
+static PLANS: Mutex<Vec<(Key, Arc<OnceLock<Planned>>)>> = Mutex::new(Vec::new());
+
+/// The plan of a call and what it needs, from what all PEs know. Not collective.
+pub fn plan(pes: usize, attention: &Attention, dims: &Dims, options: &Options) -> Planned {
+    let key = Key {
+        pes,
+        mask: attention.mask.clone(),
+        q_len: attention.q_len,
+        kv_len: attention.kv_len,
+        dims: *dims,
+        layout: options.layout.clone(),
+        stages: options.stages,
+        memory: options.memory,
+        buffers: Buffers { return_slots: options.return_slots.max(1) as u64, ..Buffers::default() },
+    };
+    let entry = {
+        let mut plans = PLANS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let found = plans.iter().position(|(kept, _)| *kept == key).map(|place| plans.remove(place).1);
+        if plans.len() == KEPT {
+            plans.remove(0);
+        }
+        let entry = found.unwrap_or_default();
+        plans.push((key.clone(), entry.clone()));
+        entry
+    };
+    entry.get_or_init(|| make(&key)).clone()
+}
+
+fn make(key: &Key) -> Planned {
+    let request = Request {
+        batch: key.dims.batch,
+        q_len: key.q_len,
+        kv_len: key.kv_len,
+        pes: key.pes,
+        mask: key.mask.clone(),
+        layout: key.layout.clone(),
+        stages: 1,
+    };
+    let shape = key.dims.shape();
+    let Stages::Exactly(stages) = key.stages else {
+        let (plan, need) = choose_stages(&request, &shape, key.memory, &key.buffers, &Model::default())?;
+        return Ok((Arc::new(plan), need));
+    };
+    let plan = Plan::new(&Request { stages, ..request })?;
+    let need = plan.need(&shape, &key.buffers)?;
+    match key.memory {
+        Some(bound) if need.total > bound => {
+            Err(longreach_plan::Error::Memory { smallest: need.total, stages, bound }.into())
+        }
+        _ => Ok((Arc::new(plan), need)),
+    }
+}
