@@ -39,13 +39,7 @@ pub struct Slot<T> {
 impl<T: Send + Sync + 'static> Slot<T> {
     /// A slot that holds `value`; `name` stands in errors.
     pub fn new(name: impl Into<String>, value: T) -> Self {
-        Self {
-            cell: Arc::new(Cell {
-                name: name.into(),
-                value: UnsafeCell::new(value),
-            }),
-            after: Vec::new(),
-        }
+        Self { cell: Arc::new(Cell { name: name.into(), value: UnsafeCell::new(value) }), after: Vec::new() }
     }
 
     /// Orders `stream` after all former users of the slot and gives it the right to write. What the slot held is
@@ -58,10 +52,7 @@ impl<T: Send + Sync + 'static> Slot<T> {
             }
             stream.wait(label.clone(), event);
         }
-        Filling {
-            cell: self.cell,
-            stream: stream.name().clone(),
-        }
+        Filling { cell: self.cell, stream: stream.name().clone() }
     }
 }
 
@@ -77,11 +68,7 @@ impl<T: Send + Sync + 'static> Filling<T> {
     pub fn finish(self, stream: &Stream) -> Result<Pending<T>, Error> {
         same_stream(&self.cell.name, &self.stream, stream.name())?;
         let produced = stream.record();
-        Ok(Pending {
-            cell: self.cell,
-            produced,
-            lent: Mutex::new(Lent::default()),
-        })
+        Ok(Pending { cell: self.cell, produced, lent: Mutex::new(Lent::default()) })
     }
 }
 
@@ -105,11 +92,7 @@ impl<T: Send + Sync + 'static> Pending<T> {
     /// A value that the host has produced already.
     pub fn ready(name: impl Into<String>, value: T) -> Self {
         let produced = Event::completed("host".into());
-        Self {
-            cell: Slot::new(name, value).cell,
-            produced,
-            lent: Mutex::new(Lent::default()),
-        }
+        Self { cell: Slot::new(name, value).cell, produced, lent: Mutex::new(Lent::default()) }
     }
 
     /// Orders `stream` after the producer and lends the value for work on it.
@@ -122,10 +105,7 @@ impl<T: Send + Sync + 'static> Pending<T> {
             stream.wait(label, &self.produced);
         }
         lock(&self.lent).out.push(stream.name().clone());
-        Loan {
-            pending: self,
-            stream: stream.name().clone(),
-        }
+        Loan { pending: self, stream: stream.name().clone() }
     }
 
     /// The event that completes when the value is there.
@@ -154,10 +134,7 @@ impl<T: Send + Sync + 'static> Pending<T> {
         }
         let mut after = lent.returned;
         after.push(self.produced);
-        Ok(Slot {
-            cell: self.cell,
-            after,
-        })
+        Ok(Slot { cell: self.cell, after })
     }
 }
 
@@ -182,11 +159,7 @@ impl<T: Send + Sync + 'static> Loan<'_, T> {
     }
 }
 
-fn same_stream(
-    operand: &str,
-    theirs: &std::sync::Arc<str>,
-    ours: &std::sync::Arc<str>,
-) -> Result<(), Error> {
+fn same_stream(operand: &str, theirs: &std::sync::Arc<str>, ours: &std::sync::Arc<str>) -> Result<(), Error> {
     // Names may repeat, streams do not: the same allocation is the same stream.
     if std::sync::Arc::ptr_eq(theirs, ours) {
         return Ok(());

@@ -1,10 +1,18 @@
-//! The one place that says whose threads, locks and atomics are used: the standard library's, loom's or
-//! shuttle's. A model checker sees a program only through these types, so the crates above take them from here.
+//! The one place that says whose threads, locks and atomics are used: the standard library's, loom's, shuttle's, or
+//! locks that ThreadSanitizer sees through. A checker sees a program only through these types, so the crates above
+//! take them from here.
 
+#[cfg(all(plain_copies, not(any(loom, shuttle))))]
+mod spin;
+
+#[cfg(all(plain_copies, not(any(loom, shuttle))))]
+pub use spin::{Condvar, Mutex, MutexGuard};
+#[cfg(not(any(loom, shuttle, plain_copies)))]
+pub use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(any(loom, shuttle)))]
 pub use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -30,19 +38,23 @@ pub use shuttle::{
 
 use std::time::Duration;
 
+/// Locks of what a whole process shares and no model looks at.
+pub mod process {
+    #[cfg(all(plain_copies, not(any(loom, shuttle))))]
+    pub use super::spin::{Mutex, OnceLock};
+    #[cfg(any(loom, shuttle, not(plain_copies)))]
+    pub use std::sync::{Mutex, OnceLock};
+}
+
 /// Locks `mutex`. A holder that panicked has already failed its stream or its PE, and the protected values stay
 /// consistent between statements, so poisoning adds nothing here.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Waits for a notification of `condvar`.
 pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condvar
-        .wait(guard)
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    condvar.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Waits for a notification of `condvar`, for `timeout` at most. Model checkers have no clock: there it waits for
@@ -57,12 +69,13 @@ pub fn wait_timeout<'a, T>(
         let _ = timeout;
         wait(condvar, guard)
     }
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(all(plain_copies, not(any(loom, shuttle))))]
     {
-        condvar
-            .wait_timeout(guard, timeout)
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .0
+        condvar.wait_for(guard, timeout)
+    }
+    #[cfg(not(any(loom, shuttle, plain_copies)))]
+    {
+        condvar.wait_timeout(guard, timeout).unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 }
 

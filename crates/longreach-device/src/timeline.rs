@@ -57,14 +57,7 @@ pub struct Label {
 impl Label {
     /// A label of `kind` for `stage` of `call`, moving and computing nothing.
     pub const fn new(kind: Kind, call: u64, stage: usize) -> Self {
-        Self {
-            kind,
-            call,
-            stage,
-            bytes: 0,
-            flops: 0,
-            peer: None,
-        }
+        Self { kind, call, stage, bytes: 0, flops: 0, peer: None }
     }
 
     /// The same with bytes moved.
@@ -109,10 +102,7 @@ pub struct Timeline {
 impl Timeline {
     /// An empty timeline whose seconds count from `origin`.
     pub fn new(origin: Instant) -> Self {
-        Self {
-            origin,
-            spans: Arc::new(Mutex::new(Vec::new())),
-        }
+        Self { origin, spans: Arc::new(Mutex::new(Vec::new())) }
     }
 
     /// Seconds since the origin.
@@ -122,12 +112,7 @@ impl Timeline {
 
     /// Adds a span.
     pub fn record(&self, stream: &std::sync::Arc<str>, label: Label, start: f64, end: f64) {
-        lock(&self.spans).push(Span {
-            stream: stream.clone(),
-            label,
-            start,
-            end,
-        });
+        lock(&self.spans).push(Span { stream: stream.clone(), label, start, end });
     }
 
     /// Takes the spans of one call out of the timeline.

@@ -26,18 +26,13 @@ impl Description {
     /// The same with another field.
     pub fn field(mut self, name: &str, value: impl std::fmt::Display) -> Self {
         // A line break would end the field on the wire.
-        self.fields
-            .push((name.to_owned(), value.to_string().replace('\n', " ")));
+        self.fields.push((name.to_owned(), value.to_string().replace('\n', " ")));
         self
     }
 
     /// The description as bytes, a line a field.
     pub fn encode(&self) -> Vec<u8> {
-        self.fields
-            .iter()
-            .map(|(name, value)| format!("{name}={value}\n"))
-            .collect::<String>()
-            .into_bytes()
+        self.fields.iter().map(|(name, value)| format!("{name}={value}\n")).collect::<String>().into_bytes()
     }
 
     /// Reads what [`Description::encode`] wrote; bytes that are none give a description that equals no other.
@@ -47,9 +42,7 @@ impl Description {
             let (name, value) = line.split_once('=').unwrap_or((line, ""));
             (name.to_owned(), value.to_owned())
         });
-        Self {
-            fields: fields.collect(),
-        }
+        Self { fields: fields.collect() }
     }
 
     /// A 64-bit digest (FNV-1a) of the encoded description.
@@ -65,10 +58,8 @@ impl Description {
     pub fn compare(&self, theirs: &Self) -> Result<(), Mismatch> {
         let none = ("(nothing)".to_owned(), "(nothing)".to_owned());
         for place in 0..self.fields.len().max(theirs.fields.len()) {
-            let (mine, other) = (
-                self.fields.get(place).unwrap_or(&none),
-                theirs.fields.get(place).unwrap_or(&none),
-            );
+            let (mine, other) =
+                (self.fields.get(place).unwrap_or(&none), theirs.fields.get(place).unwrap_or(&none));
             if mine != other {
                 let field = if mine.0 == none.0 { other } else { mine };
                 return Err(Mismatch {
@@ -84,9 +75,9 @@ impl Description {
 
 /// FNV-1a over `bytes`, 64 bits.
 pub fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    })
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -95,22 +86,12 @@ mod tests {
 
     #[test]
     fn a_difference_is_named_with_both_values() {
-        let mine = Description::new()
-            .field("mask", "causal")
-            .field("scale", 0.5);
-        let theirs = Description::new()
-            .field("mask", "causal")
-            .field("scale", 0.25);
+        let mine = Description::new().field("mask", "causal").field("scale", 0.5);
+        let theirs = Description::new().field("mask", "causal").field("scale", 0.25);
         assert_eq!(mine.compare(&Description::decode(&mine.encode())), Ok(()));
-        let found = mine
-            .compare(&Description::decode(&theirs.encode()))
-            .unwrap_err();
+        let found = mine.compare(&Description::decode(&theirs.encode())).unwrap_err();
         assert_eq!(
-            (
-                found.field.as_str(),
-                found.mine.as_str(),
-                found.theirs.as_str()
-            ),
+            (found.field.as_str(), found.mine.as_str(), found.theirs.as_str()),
             ("scale", "0.5", "0.25")
         );
         assert_ne!(mine.digest(), theirs.digest());
@@ -118,15 +99,8 @@ mod tests {
 
     #[test]
     fn a_missing_field_and_noise_are_differences() {
-        let mine = Description::new()
-            .field("mask", "causal")
-            .field("scale", 0.5);
-        assert_eq!(
-            mine.compare(&Description::new().field("mask", "causal"))
-                .unwrap_err()
-                .field,
-            "scale"
-        );
+        let mine = Description::new().field("mask", "causal").field("scale", 0.5);
+        assert_eq!(mine.compare(&Description::new().field("mask", "causal")).unwrap_err().field, "scale");
         assert!(mine.compare(&Description::decode(&[0xff, 0, 7])).is_err());
     }
 }

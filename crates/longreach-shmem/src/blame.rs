@@ -89,17 +89,8 @@ pub struct LocalWaits {
 
 impl Watch for LocalWaits {
     fn waits(&self, stream: &str, producer: &str) {
-        let target = Node {
-            pe: self.pe,
-            stream: producer.to_owned(),
-        };
-        self.ledger.wait(
-            stream,
-            Record {
-                target,
-                operation: None,
-            },
-        );
+        let target = Node { pe: self.pe, stream: producer.to_owned() };
+        self.ledger.wait(stream, Record { target, operation: None });
     }
     fn runs(&self, stream: &str) {
         self.ledger.run(stream);
@@ -143,10 +134,7 @@ pub fn culprit(ledgers: &[Arc<Ledger>], start: &Node, operation: Operation) -> C
         }
         let ledger = &ledgers[node.pe];
         if ledger.ended() {
-            return Culprit::Ended {
-                pe: node.pe,
-                operation,
-            };
+            return Culprit::Ended { pe: node.pe, operation };
         }
         visited.push(node.clone());
         match ledger.record(&node.stream) {
@@ -155,17 +143,11 @@ pub fn culprit(ledgers: &[Arc<Ledger>], start: &Node, operation: Operation) -> C
                 node = record.target;
             }
             None if node.stream == HOST => {
-                return Culprit::Runs {
-                    pe: node.pe,
-                    operation,
-                };
+                return Culprit::Runs { pe: node.pe, operation };
             }
             None => {
                 at_work.get_or_insert((node.pe, operation));
-                node = Node {
-                    pe: node.pe,
-                    stream: HOST.to_owned(),
-                };
+                node = Node { pe: node.pe, stream: HOST.to_owned() };
             }
         }
     }
@@ -176,81 +158,44 @@ mod tests {
     use super::*;
 
     fn node(pe: usize, stream: &str) -> Node {
-        Node {
-            pe,
-            stream: stream.to_owned(),
-        }
+        Node { pe, stream: stream.to_owned() }
     }
 
     fn ledgers(waits: &[(usize, &str, usize, &str)], pes: usize) -> Vec<Arc<Ledger>> {
         let ledgers: Vec<_> = (0..pes).map(|_| Arc::new(Ledger::default())).collect();
         for &(pe, stream, peer, target) in waits {
-            let operation = Some(Operation {
-                name: "get",
-                stage: Some(1),
-                epoch: peer as u64,
-            });
-            ledgers[pe].wait(
-                stream,
-                Record {
-                    target: node(peer, target),
-                    operation,
-                },
-            );
+            let operation = Some(Operation { name: "get", stage: Some(1), epoch: peer as u64 });
+            ledgers[pe].wait(stream, Record { target: node(peer, target), operation });
         }
         ledgers
     }
 
-    const ASKED: Operation = Operation {
-        name: "get",
-        stage: Some(1),
-        epoch: 9,
-    };
+    const ASKED: Operation = Operation { name: "get", stage: Some(1), epoch: 9 };
 
     #[test]
     fn a_chain_leads_to_the_one_that_runs() {
         let ledgers = ledgers(&[(3, "comm", 2, "comm"), (2, "comm", 1, "comm")], 4);
         let found = culprit(&ledgers, &node(2, "comm"), ASKED);
-        let operation = Operation {
-            name: "get",
-            stage: Some(1),
-            epoch: 1,
-        };
+        let operation = Operation { name: "get", stage: Some(1), epoch: 1 };
         assert_eq!(found, Culprit::Runs { pe: 1, operation });
     }
 
     #[test]
     fn an_idle_stream_leads_to_what_its_host_waits_for() {
         let ledgers = ledgers(&[(2, HOST, 3, HOST)], 4);
-        assert!(matches!(
-            culprit(&ledgers, &node(2, "comm"), ASKED),
-            Culprit::Runs { pe: 3, .. }
-        ));
+        assert!(matches!(culprit(&ledgers, &node(2, "comm"), ASKED), Culprit::Runs { pe: 3, .. }));
     }
 
     #[test]
     fn a_stream_at_work_is_to_blame_though_its_host_waits_for_it() {
         let ledgers = ledgers(&[(2, HOST, 2, "compute"), (2, "compute", 2, "comm")], 3);
-        assert!(matches!(
-            culprit(&ledgers, &node(2, "comm"), ASKED),
-            Culprit::Runs { pe: 2, .. }
-        ));
+        assert!(matches!(culprit(&ledgers, &node(2, "comm"), ASKED), Culprit::Runs { pe: 2, .. }));
     }
 
     #[test]
     fn a_circle_is_reported_as_such() {
-        let ledgers = ledgers(
-            &[
-                (0, "comm", 1, "comm"),
-                (1, "comm", 2, "comm"),
-                (2, "comm", 0, "comm"),
-            ],
-            3,
-        );
-        assert_eq!(
-            culprit(&ledgers, &node(1, "comm"), ASKED),
-            Culprit::Circle(vec![1, 2, 0])
-        );
+        let ledgers = ledgers(&[(0, "comm", 1, "comm"), (1, "comm", 2, "comm"), (2, "comm", 0, "comm")], 3);
+        assert_eq!(culprit(&ledgers, &node(1, "comm"), ASKED), Culprit::Circle(vec![1, 2, 0]));
     }
 
     #[test]
@@ -259,10 +204,7 @@ mod tests {
         ledgers[1].set_ended(true);
         assert_eq!(
             culprit(&ledgers, &node(0, "comm"), ASKED),
-            Culprit::Ended {
-                pe: 1,
-                operation: Operation { epoch: 1, ..ASKED }
-            }
+            Culprit::Ended { pe: 1, operation: Operation { epoch: 1, ..ASKED } }
         );
     }
 }

@@ -101,12 +101,7 @@ mod tests {
                 // SAFETY: both ranges lie inside the vectors, which nobody else has.
                 unsafe { super::write(shared.as_mut_ptr().add(offset), &source[3..3 + len]) };
                 assert_eq!(shared[offset..offset + len], source[3..3 + len]);
-                assert!(
-                    shared[..offset]
-                        .iter()
-                        .chain(&shared[offset + len..])
-                        .all(|&byte| byte == 0xAA)
-                );
+                assert!(shared[..offset].iter().chain(&shared[offset + len..]).all(|&byte| byte == 0xAA));
                 let mut back = vec![0u8; len];
                 // SAFETY: as above.
                 unsafe { super::read(shared.as_ptr().add(offset), &mut back) };

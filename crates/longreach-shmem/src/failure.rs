@@ -46,11 +46,7 @@ pub struct Operation {
 impl Operation {
     /// An operation outside any call.
     pub const fn outside(name: &'static str) -> Self {
-        Self {
-            name,
-            stage: None,
-            epoch: 0,
-        }
+        Self { name, stage: None, epoch: 0 }
     }
 }
 

@@ -46,42 +46,24 @@ impl Shared {
         collective: &Collective,
         value: T,
     ) -> Result<Vec<Arc<T>>, Error> {
-        let Collective {
-            key,
-            members,
-            rank,
-            stream,
-            name,
-        } = *collective;
+        let Collective { key, members, rank, stream, name } = *collective;
         self.check()?;
         let gathering = lock(&self.gatherings)
             .entry(key.to_owned())
             .or_insert_with(|| {
                 let given = vec![None; members.len()];
-                Arc::new(Gathering {
-                    values: Mutex::new(Values { given, taken: 0 }),
-                })
+                Arc::new(Gathering { values: Mutex::new(Values { given, taken: 0 }) })
             })
             .clone();
-        lock(&gathering.values).given[rank] = Some(Given {
-            call: name,
-            value: Arc::new(value),
-        });
+        lock(&gathering.values).given[rank] = Some(Given { call: name, value: Arc::new(value) });
         for &member in members {
             self.bells[member].ring();
         }
         for (other, &member) in members.iter().enumerate() {
-            let target = Node {
-                pe: member,
-                stream: stream.to_owned(),
-            };
-            self.wait(
-                members[rank],
-                stream,
-                &target,
-                Operation::outside(name),
-                || lock(&gathering.values).given[other].is_some(),
-            )?;
+            let target = Node { pe: member, stream: stream.to_owned() };
+            self.wait(members[rank], stream, &target, Operation::outside(name), || {
+                lock(&gathering.values).given[other].is_some()
+            })?;
         }
         let mut values = lock(&gathering.values);
         values.taken += 1;
@@ -98,9 +80,6 @@ impl Shared {
                 second_call: given[second].call,
             });
         }
-        Ok(given
-            .into_iter()
-            .map(|given| given.value.downcast::<T>().expect("a call has one type"))
-            .collect())
+        Ok(given.into_iter().map(|given| given.value.downcast::<T>().expect("a call has one type")).collect())
     }
 }

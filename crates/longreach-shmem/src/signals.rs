@@ -19,10 +19,7 @@ impl Signals {
         let words = team.gather("signal allocation", own)?;
         let counts: Vec<_> = words.iter().map(|words| Arc::new(words.len())).collect();
         agreed("the number of signals", &counts)?;
-        Ok(Self {
-            team: team.clone(),
-            words: Arc::new(words),
-        })
+        Ok(Self { team: team.clone(), words: Arc::new(words) })
     }
 
     /// The value of word `index` on this PE; data written before the signal was given is visible afterwards.
@@ -63,8 +60,7 @@ impl Signals {
         if longreach_device::sync::omitted::is(&format!("{} on {role}", operation.name)) {
             return Ok(());
         }
-        self.team
-            .wait_until(role, peer, theirs, operation, || word.load() >= value)
+        self.team.wait_until(role, peer, theirs, operation, || word.load() >= value)
     }
 
     /// Queues a wait on `stream`: work queued behind it runs when word `index` of this PE holds at least `value`.
@@ -86,9 +82,7 @@ impl Signals {
         stream.launch(label, (), move |()| {
             let wait = || {
                 let word = signals.word(signals.team.rank(), index)?;
-                signals
-                    .team
-                    .wait_as(&ours, peer, &theirs, operation, || word.load() >= value)
+                signals.team.wait_as(&ours, peer, &theirs, operation, || word.load() >= value)
             };
             wait().map_err(Error::into_fault)
         })?;
@@ -106,9 +100,7 @@ impl Signals {
     ) -> Result<(), Error> {
         self.word(rank, index)?;
         let signals = self.clone();
-        stream.launch(label, (), move |()| {
-            signals.set(rank, index, value).map_err(Error::into_fault)
-        })?;
+        stream.launch(label, (), move |()| signals.set(rank, index, value).map_err(Error::into_fault))?;
         Ok(())
     }
 
@@ -123,22 +115,13 @@ impl Signals {
     ) -> Result<(), Error> {
         self.word(rank, index)?;
         let signals = self.clone();
-        stream.launch(label, (), move |()| {
-            signals.add(rank, index, value).map_err(Error::into_fault)
-        })?;
+        stream.launch(label, (), move |()| signals.add(rank, index, value).map_err(Error::into_fault))?;
         Ok(())
     }
 
     fn word(&self, rank: usize, index: usize) -> Result<&Word, Error> {
         let size = self.words.len();
-        let words = self
-            .words
-            .get(rank)
-            .ok_or(Error::NoSuchRank { rank, size })?;
-        words.get(index).ok_or(Error::OutOfRange {
-            offset: index,
-            len: 1,
-            size: words.len(),
-        })
+        let words = self.words.get(rank).ok_or(Error::NoSuchRank { rank, size })?;
+        words.get(index).ok_or(Error::OutOfRange { offset: index, len: 1, size: words.len() })
     }
 }

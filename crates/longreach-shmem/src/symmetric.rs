@@ -60,19 +60,9 @@ impl Symmetric {
         let regions = regions
             .iter()
             .enumerate()
-            .map(|(rank, region)| {
-                region
-                    .as_ref()
-                    .clone()
-                    .ok_or(Error::OutOfMemory { rank, bytes })
-            })
+            .map(|(rank, region)| region.as_ref().clone().ok_or(Error::OutOfMemory { rank, bytes }))
             .collect::<Result<_, _>>()?;
-        Ok(Self {
-            team: team.clone(),
-            regions: Arc::new(regions),
-            offset: 0,
-            len: bytes,
-        })
+        Ok(Self { team: team.clone(), regions: Arc::new(regions), offset: 0, len: bytes })
     }
 
     /// Gives the buffer up. Collective over the team: when it returns, no PE reads or writes the buffer any more.
@@ -93,11 +83,7 @@ impl Symmetric {
     /// The part of `len` bytes from `offset`, with offsets of its own.
     pub fn view(&self, offset: usize, len: usize) -> Result<Self, Error> {
         self.check_range(offset, len)?;
-        Ok(Self {
-            offset: self.offset + offset,
-            len,
-            ..self.clone()
-        })
+        Ok(Self { offset: self.offset + offset, len, ..self.clone() })
     }
 
     /// Copies bytes of team rank `rank`'s part, from `offset`, into `into`, at once on the calling thread.
@@ -174,10 +160,7 @@ impl Symmetric {
     fn start(&self, rank: usize, offset: usize, len: usize) -> Result<*mut u8, Error> {
         self.check_range(offset, len)?;
         let size = self.regions.len();
-        let region = self
-            .regions
-            .get(rank)
-            .ok_or(Error::NoSuchRank { rank, size })?;
+        let region = self.regions.get(rank).ok_or(Error::NoSuchRank { rank, size })?;
         // SAFETY: view and range lie inside the region, so the sum stays inside its allocation.
         Ok(unsafe { region.start.as_ptr().add(self.offset + offset) })
     }
@@ -185,11 +168,7 @@ impl Symmetric {
     fn check_range(&self, offset: usize, len: usize) -> Result<(), Error> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),
-            _ => Err(Error::OutOfRange {
-                offset,
-                len,
-                size: self.len,
-            }),
+            _ => Err(Error::OutOfRange { offset, len, size: self.len }),
         }
     }
 }

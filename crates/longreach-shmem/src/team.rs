@@ -29,12 +29,7 @@ struct Inner {
 
 impl Team {
     pub(crate) fn new(pe: &Pe, ranks: &[usize]) -> Result<Self, Error> {
-        let bad = |reason| Error::BadTeam {
-            ranks: ranks.to_vec(),
-            pe: pe.number(),
-            pes: pe.pes(),
-            reason,
-        };
+        let bad = |reason| Error::BadTeam { ranks: ranks.to_vec(), pe: pe.number(), pes: pe.pes(), reason };
         if ranks.iter().any(|&rank| rank >= pe.pes()) {
             return Err(bad("a rank is not a PE of the world"));
         }
@@ -50,20 +45,12 @@ impl Team {
             *teams
         };
         let called = format!("team {ranks:?}");
-        let collective = Collective {
-            key: &called,
-            members: ranks,
-            rank,
-            stream: HOST,
-            name: "team creation",
-        };
+        let collective =
+            Collective { key: &called, members: ranks, rank, stream: HOST, name: "team creation" };
         let offers = pe.shared.gather(&collective, offer)?;
         // Nobody may start the next gathering under this key while another still takes from this one.
         let id = *offers[0];
-        let collective = Collective {
-            key: &format!("team {id} made"),
-            ..collective
-        };
+        let collective = Collective { key: &format!("team {id} made"), ..collective };
         pe.shared.gather(&collective, ())?;
         Ok(Self {
             inner: Arc::new(Inner {
@@ -106,11 +93,7 @@ impl Team {
     /// streams that do the same, and not `host`, which names a PE's own thread.
     pub fn stream(&self, role: &str, timeline: &Timeline) -> Result<Stream, Error> {
         let name = self.stream_name(role);
-        Ok(Stream::new(
-            &name,
-            timeline.clone(),
-            self.inner.watch.clone(),
-        )?)
+        Ok(Stream::new(&name, timeline.clone(), self.inner.watch.clone())?)
     }
 
     /// Says that a piece of work (a tile, a transfer) is done; peers' deadlines count from it.
@@ -139,9 +122,7 @@ impl Team {
         // Counted now: the host's order of calls is what all PEs have in common.
         let (team, key, name) = (self.clone(), self.next_call(), stream.name().clone());
         stream.launch(label, (), move |()| {
-            team.gather_as(&key, &name, "stream barrier", ())
-                .map(drop)
-                .map_err(Error::into_fault)
+            team.gather_as(&key, &name, "stream barrier", ()).map(drop).map_err(Error::into_fault)
         })?;
         Ok(())
     }
@@ -197,10 +178,7 @@ impl Team {
         operation: Operation,
         ready: impl Fn() -> bool,
     ) -> Result<(), Error> {
-        let target = Node {
-            pe: self.world_rank(peer)?,
-            stream: self.stream_name(theirs),
-        };
+        let target = Node { pe: self.world_rank(peer)?, stream: self.stream_name(theirs) };
         let pe = self.inner.ranks[self.inner.rank];
         self.inner.world.wait(pe, stream, &target, operation, ready)
     }
@@ -228,13 +206,7 @@ impl Team {
         name: &'static str,
         value: T,
     ) -> Result<Vec<Arc<T>>, Error> {
-        let collective = Collective {
-            key,
-            members: &self.inner.ranks,
-            rank: self.inner.rank,
-            stream,
-            name,
-        };
+        let collective = Collective { key, members: &self.inner.ranks, rank: self.inner.rank, stream, name };
         self.inner.world.gather(&collective, value)
     }
 
@@ -246,11 +218,7 @@ impl Team {
 
     pub(crate) fn world_rank(&self, rank: usize) -> Result<usize, Error> {
         let size = self.size();
-        self.inner
-            .ranks
-            .get(rank)
-            .copied()
-            .ok_or(Error::NoSuchRank { rank, size })
+        self.inner.ranks.get(rank).copied().ok_or(Error::NoSuchRank { rank, size })
     }
 
     pub(crate) fn ring(&self, rank: usize) {

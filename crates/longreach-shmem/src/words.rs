@@ -49,10 +49,7 @@ pub struct Bell {
 impl Bell {
     /// A bell that nobody waits for.
     pub fn new() -> Self {
-        Self {
-            lock: Mutex::new(()),
-            rung: Condvar::new(),
-        }
+        Self { lock: Mutex::new(()), rung: Condvar::new() }
     }
 
     /// Wakes all who wait; to be called after the change.
@@ -175,9 +172,7 @@ mod model {
                 }),
             ];
             wait_for(&shared.bell, &shared.published, 2);
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().unwrap());
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
             assert_eq!(shared.published.load(), 2);
         });
     }

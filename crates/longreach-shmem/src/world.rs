@@ -6,7 +6,7 @@ use crate::gather::Gathering;
 use crate::team::Team;
 use crate::words::Bell;
 use longreach_device::Watch;
-use longreach_device::sync::Mutex;
+use longreach_device::sync::{Mutex, lock, process};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const CIRCLE_GRACE: Duration = Duration::from_secs(5);
 
 /// Worlds by name. A name is free again when the last handle of its world is gone.
-static NAMED: std::sync::Mutex<Option<HashMap<String, Weak<Shared>>>> = std::sync::Mutex::new(None);
+static NAMED: process::Mutex<Option<HashMap<String, Weak<Shared>>>> = process::Mutex::new(None);
 
 /// A fixed number of PEs, each a thread of this process, numbered from 0.
 ///
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) bells: Vec<Bell>,
     pub(crate) gatherings: Mutex<HashMap<String, Arc<Gathering>>>,
     pub(crate) teams: Mutex<u64>,
-    failure: OnceLock<Arc<Failure>>,
+    failure: Mutex<Option<Arc<Failure>>>,
     deadline: OnceLock<Duration>,
     pub(crate) origin: Instant,
 }
@@ -56,7 +56,7 @@ impl World {
                 bells: (0..pes).map(|_| Bell::new()).collect(),
                 gatherings: Mutex::new(HashMap::new()),
                 teams: Mutex::new(0),
-                failure: OnceLock::new(),
+                failure: Mutex::new(None),
                 deadline: OnceLock::new(),
                 origin: Instant::now(),
             }),
@@ -66,17 +66,11 @@ impl World {
     /// The world called `name` in this process; it is made at the first call. Asking for it again with another
     /// number of PEs is an error.
     pub fn named_threads(name: &str, pes: usize) -> Result<Self, Error> {
-        let mut named = NAMED
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut named = NAMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let named = named.get_or_insert_default();
         if let Some(shared) = named.get(name).and_then(Weak::upgrade) {
             if shared.pes != pes {
-                return Err(Error::WorldExists {
-                    name: name.to_owned(),
-                    have: shared.pes,
-                    asked: pes,
-                });
+                return Err(Error::WorldExists { name: name.to_owned(), have: shared.pes, asked: pes });
             }
             return Ok(Self { shared });
         }
@@ -105,10 +99,7 @@ impl World {
 
     /// What PE `pe` has done so far, as a count of tiles and transfers.
     pub fn progress(&self, pe: usize) -> u64 {
-        self.shared
-            .ledgers
-            .get(pe)
-            .map_or(0, |ledger| ledger.progress())
+        self.shared.ledgers.get(pe).map_or(0, |ledger| ledger.progress())
     }
 
     /// The failure of this world, if it has failed.
@@ -128,10 +119,7 @@ impl World {
     {
         self.check()?;
         // Before any PE starts: an early one must not take a late one for ended.
-        self.shared
-            .ledgers
-            .iter()
-            .for_each(|ledger| ledger.set_ended(false));
+        self.shared.ledgers.iter().for_each(|ledger| ledger.set_ended(false));
         let program = &program;
         let outcomes = spawn_all(self, &|pe: &Pe| {
             let outcome = catch_unwind(AssertUnwindSafe(|| program(pe))).unwrap_or_else(|panic| {
@@ -168,7 +156,7 @@ impl World {
         if errors.is_empty() {
             return Ok(results);
         }
-        let blamed = self.shared.failure.get().map_or(0, |failure| failure.pe);
+        let blamed = self.shared.failure().map_or(0, |failure| failure.pe);
         let place = errors.iter().position(|(pe, _)| *pe == blamed).unwrap_or(0);
         Err(errors.swap_remove(place).1)
     }
@@ -202,10 +190,7 @@ where
             })
             .collect::<Result<_, _>>()?;
         // The program catches panics itself, so a join that fails can only mean one in the code above.
-        Ok(handles
-            .into_iter()
-            .map(|handle| handle.join().expect("a PE's thread ends by itself"))
-            .collect())
+        Ok(handles.into_iter().map(|handle| handle.join().expect("a PE's thread ends by itself")).collect())
     })
 }
 
@@ -222,10 +207,7 @@ where
                 scope.spawn(move || program(&pe))
             })
             .collect();
-        handles
-            .into_iter()
-            .map(|handle| handle.join().expect("a PE's thread ends by itself"))
-            .collect()
+        handles.into_iter().map(|handle| handle.join().expect("a PE's thread ends by itself")).collect()
     }))
 }
 
@@ -239,17 +221,21 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 
 impl Shared {
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match self.failure.get() {
-            Some(failure) => Err(Error::Failed(failure.clone())),
+        match self.failure() {
+            Some(failure) => Err(Error::Failed(failure)),
             None => Ok(()),
         }
     }
 
     /// Poisons the world with `failure`, unless it has failed already, and returns the failure that counts.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
-        let failure = self.failure.get_or_init(|| Arc::new(failure)).clone();
+        let failure = lock(&self.failure).get_or_insert_with(|| Arc::new(failure)).clone();
         self.bells.iter().for_each(Bell::ring);
         Error::Failed(failure)
+    }
+
+    fn failure(&self) -> Option<Arc<Failure>> {
+        lock(&self.failure).clone()
     }
 
     fn deadline(&self) -> Duration {
@@ -269,13 +255,7 @@ impl Shared {
             return self.check();
         }
         let ledger = &self.ledgers[pe];
-        ledger.wait(
-            stream,
-            Record {
-                target: target.clone(),
-                operation: Some(operation),
-            },
-        );
+        ledger.wait(stream, Record { target: target.clone(), operation: Some(operation) });
         let outcome = self.wait_ready(pe, target, operation, ready);
         ledger.run(stream);
         outcome
@@ -294,7 +274,7 @@ impl Shared {
         // The suspect, its progress, and since when neither has changed.
         let mut suspect: Option<(Culprit, u64, Instant)> = None;
         loop {
-            if self.bells[pe].wait(look, || ready() || self.failure.get().is_some()) {
+            if self.bells[pe].wait(look, || ready() || self.failure().is_some()) {
                 return self.check();
             }
             let found = culprit(&self.ledgers, target, operation);
@@ -334,21 +314,10 @@ fn failure_of(culprit: Culprit, waited: Duration, asked: Operation) -> Failure {
         ),
         Culprit::Circle(pes) => {
             let circle = format!("PEs {pes:?} wait for each other");
-            (
-                FailureKind::Deadlock,
-                pes.first().copied().unwrap_or_default(),
-                asked,
-                circle,
-            )
+            (FailureKind::Deadlock, pes.first().copied().unwrap_or_default(), asked, circle)
         }
     };
-    Failure {
-        kind,
-        pe,
-        operation: Some(operation),
-        waited: Some(waited),
-        message,
-    }
+    Failure { kind, pe, operation: Some(operation), waited: Some(waited), message }
 }
 
 /// One processing element, as its program sees it.
@@ -359,10 +328,7 @@ pub struct Pe {
 
 impl Pe {
     fn new(world: &World, number: usize) -> Self {
-        Self {
-            shared: world.shared.clone(),
-            number,
-        }
+        Self { shared: world.shared.clone(), number }
     }
 
     /// The PE's number in its world, from 0.
@@ -387,9 +353,6 @@ impl Pe {
     }
 
     pub(crate) fn watch(&self) -> Arc<dyn Watch> {
-        Arc::new(LocalWaits {
-            pe: self.number,
-            ledger: self.shared.ledgers[self.number].clone(),
-        })
+        Arc::new(LocalWaits { pe: self.number, ledger: self.shared.ledgers[self.number].clone() })
     }
 }

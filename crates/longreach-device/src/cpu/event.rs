@@ -22,13 +22,7 @@ struct Inner {
 
 impl Event {
     pub(crate) fn new(stream: std::sync::Arc<str>) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                stream,
-                outcome: Mutex::new(None),
-                completed: Condvar::new(),
-            }),
-        }
+        Self { inner: Arc::new(Inner { stream, outcome: Mutex::new(None), completed: Condvar::new() }) }
     }
 
     /// An event that has already completed, in the name of `stream`.
@@ -82,10 +76,7 @@ mod model {
 
     fn read_by_two(synchronize: bool) {
         loom::model(move || {
-            let (event, value) = (
-                Event::new("producer".into()),
-                Arc::new(Value(UnsafeCell::new(0))),
-            );
+            let (event, value) = (Event::new("producer".into()), Arc::new(Value(UnsafeCell::new(0))));
             let readers = [(); 2].map(|()| {
                 let (event, value) = (event.clone(), value.clone());
                 thread::spawn(move || {
@@ -99,9 +90,7 @@ mod model {
             // SAFETY: checked by loom: nobody reads before the event.
             value.0.with_mut(|value| unsafe { *value = 7 });
             event.complete(Ok(()));
-            readers
-                .into_iter()
-                .for_each(|reader| reader.join().unwrap());
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
         });
     }
 

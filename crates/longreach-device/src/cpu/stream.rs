@@ -51,11 +51,7 @@ pub struct Stream {
 
 impl Stream {
     /// Starts a stream. `name` stands in errors and traces; spans go to `timeline`, waits are told to `watch`.
-    pub fn new(
-        name: &str,
-        timeline: Timeline,
-        watch: std::sync::Arc<dyn Watch>,
-    ) -> Result<Self, Error> {
+    pub fn new(name: &str, timeline: Timeline, watch: std::sync::Arc<dyn Watch>) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
             name: name.into(),
             queue: Mutex::new(Queue::default()),
@@ -67,14 +63,8 @@ impl Stream {
         let worker = thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || theirs.run())
-            .map_err(|error| Error::NoWorker {
-                stream: name.to_owned(),
-                reason: error.to_string(),
-            })?;
-        Ok(Self {
-            shared,
-            worker: Some(worker),
-        })
+            .map_err(|error| Error::NoWorker { stream: name.to_owned(), reason: error.to_string() })?;
+        Ok(Self { shared, worker: Some(worker) })
     }
 
     /// The stream's name.
@@ -108,13 +98,7 @@ impl Stream {
     pub fn wait(&self, label: Label, event: &Event) {
         // A stream's own events are behind it already.
         if !std::sync::Arc::ptr_eq(event.stream(), &self.shared.name) {
-            self.push(Item::Wait(
-                Label {
-                    kind: Kind::Wait,
-                    ..label
-                },
-                event.clone(),
-            ));
+            self.push(Item::Wait(Label { kind: Kind::Wait, ..label }, event.clone()));
         }
     }
 
@@ -170,11 +154,9 @@ impl Shared {
                 Item::Wait(label, event) => outcome = self.wait_for(label, &event),
                 Item::Work(label, job) => {
                     let start = self.timeline.now();
-                    outcome = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
-                        Err(Error::from_panic(&self.name, &*panic).into_fault())
-                    });
-                    self.timeline
-                        .record(&self.name, label, start, self.timeline.now());
+                    outcome = catch_unwind(AssertUnwindSafe(job))
+                        .unwrap_or_else(|panic| Err(Error::from_panic(&self.name, &*panic).into_fault()));
+                    self.timeline.record(&self.name, label, start, self.timeline.now());
                 }
             }
         }
@@ -188,8 +170,7 @@ impl Shared {
         self.watch.waits(&self.name, event.stream());
         let outcome = event.synchronize();
         self.watch.runs(&self.name);
-        self.timeline
-            .record(&self.name, label, start, self.timeline.now());
+        self.timeline.record(&self.name, label, start, self.timeline.now());
         outcome
     }
 }
@@ -201,9 +182,6 @@ impl Error {
             .map(|message| (*message).to_owned())
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "(no message)".to_owned());
-        Error::Panicked {
-            stream: stream.to_owned(),
-            message,
-        }
+        Error::Panicked { stream: stream.to_owned(), message }
     }
 }

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 struct DiskFull;
 
 fn fail(stream: &Stream) {
-    stream
-        .launch(label(), (), |()| Err(Arc::new(DiskFull)))
-        .unwrap();
+    stream.launch(label(), (), |()| Err(Arc::new(DiskFull))).unwrap();
 }
 
 /// Queues work that notes that it ran.
@@ -42,20 +40,12 @@ fn work_behind_a_failure_is_skipped_and_the_failure_reported() {
     assert!(is_disk_full(&error), "{error}");
     assert_eq!(error.to_string(), "the disk is full");
     assert!(before.load(Ordering::Relaxed) && !behind.load(Ordering::Relaxed));
-    assert!(
-        is_disk_full(&stream.synchronize().unwrap_err()),
-        "it stays failed"
-    );
+    assert!(is_disk_full(&stream.synchronize().unwrap_err()), "it stays failed");
 }
 
 #[test]
 fn a_failure_follows_events_from_stream_to_stream() {
-    let (first, second, third, other) = (
-        stream("first"),
-        stream("second"),
-        stream("third"),
-        stream("other"),
-    );
+    let (first, second, third, other) = (stream("first"), stream("second"), stream("third"), stream("other"));
     let early = first.record();
     fail(&first);
     second.wait(label(), &first.record());
@@ -67,10 +57,7 @@ fn a_failure_follows_events_from_stream_to_stream() {
     other.wait(label(), &early);
     let works = ran(&other);
     other.synchronize().unwrap();
-    assert!(
-        works.load(Ordering::Relaxed),
-        "an event before the failure carries none"
-    );
+    assert!(works.load(Ordering::Relaxed), "an event before the failure carries none");
 }
 
 #[test]
@@ -107,24 +94,17 @@ fn a_slot_whose_reader_failed_is_not_written() {
         Ok(())
     })
     .unwrap();
-    assert!(is_disk_full(
-        &filling.finish(&comm).unwrap().read().unwrap_err()
-    ));
+    assert!(is_disk_full(&filling.finish(&comm).unwrap().read().unwrap_err()));
 }
 
 #[test]
 fn a_panic_stops_its_stream_and_names_it() {
     let stream = stream("brittle");
-    stream
-        .launch(label(), (), |()| panic!("row {} is odd", 3))
-        .unwrap();
+    stream.launch(label(), (), |()| panic!("row {} is odd", 3)).unwrap();
     let behind = ran(&stream);
     let Err(Error::Fault(fault)) = stream.synchronize() else {
         panic!("a fault");
     };
-    assert_eq!(
-        fault.to_string(),
-        "work on stream `brittle` panicked: row 3 is odd"
-    );
+    assert_eq!(fault.to_string(), "work on stream `brittle` panicked: row 3 is odd");
     assert!(!behind.load(Ordering::Relaxed));
 }

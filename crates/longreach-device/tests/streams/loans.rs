@@ -21,16 +21,11 @@ fn a_loan_is_refused_by_another_stream() {
 fn a_filling_is_refused_by_another_stream() {
     let (compute, comm) = (stream("compute"), stream("comm"));
     let mut filling = Slot::new("rows", 1).fill(label(), &comm);
-    let error = compute
-        .launch(label(), (&mut filling,), |_| Ok(()))
-        .unwrap_err();
+    let error = compute.launch(label(), (&mut filling,), |_| Ok(())).unwrap_err();
     assert!(
         matches!(&error, Error::WrongStream { theirs, ours, .. } if theirs == "comm" && ours == "compute")
     );
-    assert!(matches!(
-        filling.finish(&compute).err(),
-        Some(Error::WrongStream { .. })
-    ));
+    assert!(matches!(filling.finish(&compute).err(), Some(Error::WrongStream { .. })));
 }
 
 #[test]
@@ -60,19 +55,12 @@ fn a_refused_launch_queues_nothing() {
 #[test]
 fn a_forgotten_loan_keeps_its_slot() {
     let (comm, compute) = (stream("comm"), stream("compute"));
-    let pending = Slot::new("rows", 1)
-        .fill(label(), &comm)
-        .finish(&comm)
-        .unwrap();
+    let pending = Slot::new("rows", 1).fill(label(), &comm).finish(&comm).unwrap();
     let returned = pending.on(label(), &comm);
     std::mem::forget(pending.on(label(), &compute));
     returned.give_back(&comm).unwrap();
     assert_eq!(
-        pending
-            .reuse()
-            .err()
-            .map(|error| error.to_string())
-            .as_deref(),
+        pending.reuse().err().map(|error| error.to_string()).as_deref(),
         Some(
             "slot `rows`, filled on stream `comm`, cannot be refilled: a loan to stream `compute` was never given back"
         )
@@ -84,7 +72,5 @@ fn a_dropped_loan_keeps_its_slot_too() {
     let compute = stream("compute");
     let pending = Pending::ready("rows", 1);
     drop(pending.on(label(), &compute));
-    assert!(
-        matches!(pending.reuse().err(), Some(Error::StillLent { reader, .. }) if reader == "compute")
-    );
+    assert!(matches!(pending.reuse().err(), Some(Error::StillLent { reader, .. }) if reader == "compute"));
 }

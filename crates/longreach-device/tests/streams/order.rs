@@ -1,9 +1,10 @@
 //! The order of work within a stream and across streams.
 
 use crate::{LONG, label, stream};
+use longreach_device::sync::Mutex;
 use longreach_device::{Kind, Label, Slot, Stream, Timeline, Watch, unwatched};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Instant;
 
@@ -162,10 +163,7 @@ fn waits_are_told_and_recorded_and_those_for_oneself_are_none() {
     struct Told(Mutex<Vec<String>>);
     impl Watch for Told {
         fn waits(&self, stream: &str, producer: &str) {
-            self.0
-                .lock()
-                .unwrap()
-                .push(format!("{stream} waits for {producer}"));
+            self.0.lock().unwrap().push(format!("{stream} waits for {producer}"));
         }
         fn runs(&self, stream: &str) {
             self.0.lock().unwrap().push(format!("{stream} runs"));
@@ -182,10 +180,7 @@ fn waits_are_told_and_recorded_and_those_for_oneself_are_none() {
     open.send(()).unwrap();
     compute.wait(Label::new(Kind::Get, 5, 3), &compute.record());
     compute.synchronize().unwrap();
-    assert_eq!(
-        *told.0.lock().unwrap(),
-        ["compute waits for comm", "compute runs"]
-    );
+    assert_eq!(*told.0.lock().unwrap(), ["compute waits for comm", "compute runs"]);
 
     let spans = timeline.take(5);
     assert_eq!(spans.len(), 1);

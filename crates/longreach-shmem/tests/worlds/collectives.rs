@@ -6,10 +6,7 @@ use std::time::{Duration, Instant};
 
 /// A member finds the disagreement itself, or hears of it from one that was quicker.
 fn all_say(ends: &[Option<Error>], words: &str) {
-    let says = |end: &Option<Error>| {
-        end.as_ref()
-            .is_some_and(|end| end.to_string().ends_with(words))
-    };
+    let says = |end: &Option<Error>| end.as_ref().is_some_and(|end| end.to_string().ends_with(words));
     assert!(ends.iter().all(says), "{words}: {ends:?}");
 }
 
@@ -37,45 +34,26 @@ fn b21_teams_made_in_different_orders_are_a_deadlock_that_is_named() {
     let began = Instant::now();
     let (error, ends) = errors(&World::threads(2).unwrap(), |pe| {
         let (here, there) = ([0, 1], [1, 0]);
-        let order: [&[usize]; 2] = if pe.number() == 0 {
-            [&here, &there]
-        } else {
-            [&there, &here]
-        };
-        order
-            .iter()
-            .try_for_each(|ranks| pe.team_of(ranks).map(drop))
+        let order: [&[usize]; 2] = if pe.number() == 0 { [&here, &there] } else { [&there, &here] };
+        order.iter().try_for_each(|ranks| pe.team_of(ranks).map(drop))
     });
     assert!(began.elapsed() < Duration::from_secs(10));
-    let Error::Failed(failure) = &error else {
-        panic!("{error}")
-    };
+    let Error::Failed(failure) = &error else { panic!("{error}") };
     assert_eq!(failure.kind, FailureKind::Deadlock);
     let said = error.to_string();
-    assert!(
-        said.contains("team creation") && said.contains("wait for each other"),
-        "{said}"
-    );
-    assert!(
-        ends.iter()
-            .all(|end| end.as_ref().is_some_and(|end| end.to_string() == said)),
-        "{ends:?}"
-    );
+    assert!(said.contains("team creation") && said.contains("wait for each other"), "{said}");
+    assert!(ends.iter().all(|end| end.as_ref().is_some_and(|end| end.to_string() == said)), "{ends:?}");
 }
 
 #[test]
 fn sizes_that_differ_are_named() {
     let (_, ends) = errors(&World::threads(3).unwrap(), |pe| {
-        pe.team()?
-            .allocate(if pe.number() == 2 { 128 } else { 64 })
-            .map(drop)
+        pe.team()?.allocate(if pe.number() == 2 { 128 } else { 64 }).map(drop)
     });
     let said = "the size of a symmetric allocation differs between PEs: team rank 0 gave 64, team rank 2 gave 128; all must give the same";
     all_say(&ends, said);
 
-    let (_, ends) = errors(&World::threads(2).unwrap(), |pe| {
-        pe.team()?.signals(pe.number()).map(drop)
-    });
+    let (_, ends) = errors(&World::threads(2).unwrap(), |pe| pe.team()?.signals(pe.number()).map(drop));
     all_say(
         &ends,
         "the number of signals differs between PEs: team rank 0 gave 0, team rank 1 gave 1; all must give the same",
@@ -84,9 +62,7 @@ fn sizes_that_differ_are_named() {
 
 #[test]
 fn memory_that_cannot_be_had_is_an_error_on_all() {
-    let (_, ends) = errors(&World::threads(2).unwrap(), |pe| {
-        pe.team()?.allocate(usize::MAX / 2).map(drop)
-    });
+    let (_, ends) = errors(&World::threads(2).unwrap(), |pe| pe.team()?.allocate(usize::MAX / 2).map(drop));
     let bytes = usize::MAX / 2;
     all_say(
         &ends,
@@ -106,11 +82,7 @@ fn b21_a_named_world_is_one_world() {
     );
     assert_ne!(World::threads(2).unwrap().origin(), first.origin());
     drop((first, again));
-    assert_eq!(
-        World::named_threads("b21", 3).unwrap().pes(),
-        3,
-        "the name is free again"
-    );
+    assert_eq!(World::named_threads("b21", 3).unwrap().pes(), 3, "the name is free again");
     assert!(matches!(World::threads(0).map(drop), Err(Error::NoPes)));
 }
 
@@ -129,11 +101,7 @@ fn b21_a_world_can_be_run_again_and_made_again() {
                     buffer.read(team.rank(), 0, &mut byte)?;
                     assert_eq!(byte, [10 * round + 1 - team.rank() as u8]);
                     // Every second time the buffer is left to its last handle.
-                    if round % 2 == 0 {
-                        buffer.free()
-                    } else {
-                        Ok(())
-                    }
+                    if round % 2 == 0 { buffer.free() } else { Ok(()) }
                 })
                 .unwrap();
         }

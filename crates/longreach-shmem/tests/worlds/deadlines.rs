@@ -8,17 +8,12 @@ use std::time::{Duration, Instant};
 const WAIT: Operation = Operation::outside("test signal");
 
 fn failure(error: &Error) -> &Failure {
-    let Error::Failed(failure) = error else {
-        panic!("{error}")
-    };
+    let Error::Failed(failure) = error else { panic!("{error}") };
     failure
 }
 
 fn same_on_all(error: &Error, ends: &[Option<Error>]) {
-    let same = |end: &Option<Error>| {
-        end.as_ref()
-            .is_some_and(|end| end.to_string() == error.to_string())
-    };
+    let same = |end: &Option<Error>| end.as_ref().is_some_and(|end| end.to_string() == error.to_string());
     assert!(ends.iter().all(same), "{error}: {ends:?}");
 }
 
@@ -45,18 +40,8 @@ fn a_stalled_pe_is_blamed_through_those_that_wait_for_it() {
     let found = failure(&error);
     assert_eq!((found.kind, found.pe), (FailureKind::Stalled, 1));
     assert_eq!(found.operation, Some(WAIT));
-    assert!(
-        found
-            .waited
-            .is_some_and(|waited| waited >= DEADLINE && waited < 4 * DEADLINE),
-        "{error}"
-    );
-    assert!(
-        error
-            .to_string()
-            .starts_with("PE 1 stalled during test signal, after 0."),
-        "{error}"
-    );
+    assert!(found.waited.is_some_and(|waited| waited >= DEADLINE && waited < 4 * DEADLINE), "{error}");
+    assert!(error.to_string().starts_with("PE 1 stalled during test signal, after 0."), "{error}");
     assert!(ends[0].is_none());
     same_on_all(&error, &ends[1..]);
     assert!(began.elapsed() < 8 * DEADLINE);
@@ -69,10 +54,7 @@ fn a_chain_through_streams_and_hosts_ends_at_the_one_that_sleeps() {
         let team = pe.team()?;
         let signals = team.signals(1)?;
         let timeline = team.timeline();
-        let (comm, compute) = (
-            team.stream("comm", &timeline)?,
-            team.stream("compute", &timeline)?,
-        );
+        let (comm, compute) = (team.stream("comm", &timeline)?, team.stream("compute", &timeline)?);
         match pe.number() {
             // 3's compute stream waits for its comm stream, that for 2's, that for 1's, whose host sleeps.
             3 | 2 => {
@@ -89,11 +71,7 @@ fn a_chain_through_streams_and_hosts_ends_at_the_one_that_sleeps() {
             _ => team.barrier(),
         }
     });
-    assert_eq!(
-        (failure(&error).kind, failure(&error).pe),
-        (FailureKind::Stalled, 1),
-        "{error}"
-    );
+    assert_eq!((failure(&error).kind, failure(&error).pe), (FailureKind::Stalled, 1), "{error}");
     same_on_all(&error, &ends);
 }
 
@@ -107,10 +85,7 @@ fn a_barrier_blames_the_one_that_is_missing() {
         }
         team.barrier()
     });
-    assert!(
-        error.to_string().starts_with("PE 2 stalled during barrier"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("PE 2 stalled during barrier"), "{error}");
     same_on_all(&error, &ends);
 }
 
@@ -178,24 +153,11 @@ fn a_pe_that_ended_is_named_soon() {
     let began = Instant::now();
     let (error, _) = errors(&world, |pe| {
         let team = pe.team()?;
-        if pe.number() == 1 {
-            Ok(())
-        } else {
-            team.barrier()
-        }
+        if pe.number() == 1 { Ok(()) } else { team.barrier() }
     });
-    assert_eq!(
-        (failure(&error).kind, failure(&error).pe),
-        (FailureKind::Left, 1)
-    );
-    assert!(
-        error.to_string().contains("its program has ended"),
-        "{error}"
-    );
-    assert!(
-        began.elapsed() < Duration::from_secs(5),
-        "not the whole deadline"
-    );
+    assert_eq!((failure(&error).kind, failure(&error).pe), (FailureKind::Left, 1));
+    assert!(error.to_string().contains("its program has ended"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(5), "not the whole deadline");
 }
 
 #[test]

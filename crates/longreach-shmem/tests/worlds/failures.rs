@@ -1,6 +1,7 @@
 //! Failures: one PE's words reach all.
 
 use crate::{errors, label};
+use longreach_device::sync::Mutex;
 use longreach_shmem::{Error, FailureKind, Operation, World};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ impl From<Error> for Ours {
 #[test]
 fn an_error_of_one_pe_is_the_error_of_all() {
     let world = World::threads(4).unwrap();
-    let ends = std::sync::Mutex::new(vec![None; 4]);
+    let ends = Mutex::new(vec![None; 4]);
     let began = Instant::now();
     let error = world
         .run(|pe| {
@@ -35,16 +36,9 @@ fn an_error_of_one_pe_is_the_error_of_all() {
             program().inspect_err(|error| ends.lock().unwrap()[pe.number()] = Some(error.clone()))
         })
         .unwrap_err();
-    assert_eq!(
-        error,
-        Ours::Tide,
-        "the run's error is that of the PE to blame"
-    );
+    assert_eq!(error, Ours::Tide, "the run's error is that of the PE to blame");
     let theirs = Some(Ours::Shmem("PE 2 failed: the tide is out".to_owned()));
-    assert_eq!(
-        *ends.lock().unwrap(),
-        [theirs.clone(), theirs.clone(), Some(Ours::Tide), theirs]
-    );
+    assert_eq!(*ends.lock().unwrap(), [theirs.clone(), theirs.clone(), Some(Ours::Tide), theirs]);
     assert!(began.elapsed() < Duration::from_secs(5), "at once");
 }
 
@@ -55,14 +49,10 @@ fn a_panic_reaches_all_in_its_own_words() {
         assert!(pe.number() != 0, "PE 0 has had enough");
         team.barrier()
     });
-    assert_eq!(
-        error.to_string(),
-        "PE 0 failed: it panicked: PE 0 has had enough"
+    assert_eq!(error.to_string(), "PE 0 failed: it panicked: PE 0 has had enough");
+    assert!(
+        ends[1..].iter().all(|end| { end.as_ref().is_some_and(|end| end.to_string() == error.to_string()) })
     );
-    assert!(ends[1..].iter().all(|end| {
-        end.as_ref()
-            .is_some_and(|end| end.to_string() == error.to_string())
-    }));
 }
 
 #[test]
@@ -73,15 +63,7 @@ fn a_failure_releases_waits_on_streams() {
         if pe.number() == 1 {
             return Err(team.refuse("not today"));
         }
-        signals.wait_on(
-            &comm,
-            label(),
-            0,
-            1,
-            1,
-            "comm",
-            Operation::outside("test signal"),
-        )?;
+        signals.wait_on(&comm, label(), 0, 1, 1, "comm", Operation::outside("test signal"))?;
         Ok(comm.synchronize()?)
     });
     let words: Vec<_> = ends.iter().flatten().map(ToString::to_string).collect();
@@ -107,9 +89,7 @@ fn nothing_leaves_a_pe_after_the_failure_and_the_world_stays_failed() {
         }
         team.barrier()
     });
-    let Error::Failed(failure) = &error else {
-        panic!("{error}")
-    };
+    let Error::Failed(failure) = &error else { panic!("{error}") };
     assert_eq!((failure.kind, failure.pe), (FailureKind::Refused, 0));
     assert_eq!(world.check().unwrap_err().to_string(), error.to_string());
     let again = world.run(|_| Ok::<_, Error>(())).unwrap_err();
@@ -130,8 +110,5 @@ fn the_first_failure_counts() {
         })
     });
     assert_eq!(error.to_string(), "PE 1 refused: first");
-    assert!(ends.iter().all(|end| {
-        end.as_ref()
-            .is_some_and(|end| end.to_string() == error.to_string())
-    }));
+    assert!(ends.iter().all(|end| { end.as_ref().is_some_and(|end| end.to_string() == error.to_string()) }));
 }

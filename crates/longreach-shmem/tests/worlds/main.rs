@@ -8,9 +8,9 @@ mod signals;
 mod teams;
 mod transfers;
 
+use longreach_device::sync::{Mutex, lock};
 use longreach_device::{Kind, Label};
 use longreach_shmem::{Error, Pe, World};
-use std::sync::Mutex;
 use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -25,8 +25,7 @@ fn errors(
     program: impl Fn(&Pe) -> Result<(), Error> + Send + Sync,
 ) -> (Error, Vec<Option<Error>>) {
     let ends = Mutex::new(vec![None; world.pes()]);
-    let run = world.run(|pe| {
-        program(pe).inspect_err(|error| ends.lock().unwrap()[pe.number()] = Some(error.clone()))
-    });
-    (run.expect_err("a failure"), ends.into_inner().unwrap())
+    let run = world
+        .run(|pe| program(pe).inspect_err(|error| ends.lock().unwrap()[pe.number()] = Some(error.clone())));
+    (run.expect_err("a failure"), lock(&ends).clone())
 }

@@ -63,12 +63,8 @@ fn a_signal_comes_after_the_bytes_that_it_announces() {
                     buffer.get(&comm, label(), team.rank(), 0, &mut hand)?;
                 }
                 comm.launch(label(), (&mut hand,), |(hand,)| {
-                    assert!(
-                        hand.iter().all(|byte| *byte == hand[0]),
-                        "all bytes of one put"
-                    );
-                    hand.iter_mut()
-                        .for_each(|byte| *byte = byte.wrapping_add(1));
+                    assert!(hand.iter().all(|byte| *byte == hand[0]), "all bytes of one put");
+                    hand.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
                     Ok(())
                 })?;
                 let pending = hand.finish(&comm)?;
@@ -154,14 +150,7 @@ fn words_that_do_not_exist_are_refused() {
             let team = pe.team()?;
             let (signals, comm) = (team.signals(2)?, team.stream("comm", &team.timeline())?);
             let refused = |result: Result<(), Error>| {
-                assert!(matches!(
-                    result,
-                    Err(Error::OutOfRange {
-                        offset: 2,
-                        size: 2,
-                        ..
-                    })
-                ))
+                assert!(matches!(result, Err(Error::OutOfRange { offset: 2, size: 2, .. })))
             };
             refused(signals.set(0, 2, 1));
             refused(signals.add(0, 2, 1));

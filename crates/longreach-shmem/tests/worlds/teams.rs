@@ -12,14 +12,7 @@ fn roll_call(pe: &Pe, team: &Team) -> Result<Vec<u8>, Error> {
     let all = team.size() as u64;
     // Nobody in particular is to blame for a missing one: the next member stands for all.
     let next = (team.rank() + 1) % team.size();
-    signals.wait(
-        0,
-        all,
-        "host",
-        next,
-        "host",
-        Operation::outside("roll call"),
-    )?;
+    signals.wait(0, all, "host", next, "host", Operation::outside("roll call"))?;
     let mut numbers = vec![0; team.size()];
     buffer.read(team.rank(), 0, &mut numbers)?;
     buffer.free()?;
@@ -28,13 +21,7 @@ fn roll_call(pe: &Pe, team: &Team) -> Result<Vec<u8>, Error> {
 
 #[test]
 fn a_team_is_any_pes_in_any_order() {
-    let teams: [&[usize]; 5] = [
-        &[0, 1, 2, 3, 4],
-        &[3, 1],
-        &[4, 2, 0],
-        &[4, 3, 2, 1, 0],
-        &[2],
-    ];
+    let teams: [&[usize]; 5] = [&[0, 1, 2, 3, 4], &[3, 1], &[4, 2, 0], &[4, 3, 2, 1, 0], &[2]];
     for ranks in teams {
         let seen = World::threads(5)
             .unwrap()
@@ -49,11 +36,7 @@ fn a_team_is_any_pes_in_any_order() {
             .unwrap();
         let expected: Vec<u8> = ranks.iter().map(|&rank| rank as u8).collect();
         for (pe, seen) in seen.into_iter().enumerate() {
-            assert_eq!(
-                seen,
-                ranks.contains(&pe).then(|| expected.clone()),
-                "{ranks:?}"
-            );
+            assert_eq!(seen, ranks.contains(&pe).then(|| expected.clone()), "{ranks:?}");
         }
     }
 }
@@ -68,10 +51,7 @@ fn disjoint_teams_work_at_once_and_overlapping_ones_in_turn() {
             let half: &[usize] = if pe.number() % 2 == 0 { &even } else { &odd };
             let mine = pe.team_of(half)?;
             for _ in 0..20 {
-                assert_eq!(
-                    roll_call(pe, &mine)?,
-                    half.iter().map(|&rank| rank as u8).collect::<Vec<_>>()
-                );
+                assert_eq!(roll_call(pe, &mine)?, half.iter().map(|&rank| rank as u8).collect::<Vec<_>>());
             }
             assert_eq!(roll_call(pe, &all)?, [0, 1, 2, 3]);
             Ok::<_, Error>(())
@@ -112,10 +92,7 @@ fn what_is_no_team_is_refused() {
             })
             .unwrap_err();
         let said = error.to_string();
-        assert!(
-            said.contains(reason) && said.contains(&format!("{ranks:?}")),
-            "{said}"
-        );
+        assert!(said.contains(reason) && said.contains(&format!("{ranks:?}")), "{said}");
     }
 }
 
@@ -128,8 +105,5 @@ fn a_member_that_the_team_does_not_have_is_named() {
             team.signals(1)?.set(2, 0, 1)
         })
         .unwrap_err();
-    assert!(
-        matches!(error, Error::NoSuchRank { rank: 2, size: 2 }),
-        "{error}"
-    );
+    assert!(matches!(error, Error::NoSuchRank { rank: 2, size: 2 }), "{error}");
 }

@@ -10,22 +10,14 @@ const ROW: usize = 1024 * 4;
 fn fill(x: &Symmetric, rank: usize) -> Result<(), Error> {
     for row in 0..4 {
         let values = [(10 * rank + row) as f32; 1024];
-        let bytes: Vec<u8> = values
-            .iter()
-            .flat_map(|value| value.to_ne_bytes())
-            .collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         x.write(rank, row * ROW, &bytes)?;
     }
     Ok(())
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes
-        .as_chunks::<4>()
-        .0
-        .iter()
-        .map(|&value| f32::from_ne_bytes(value))
-        .collect()
+    bytes.as_chunks::<4>().0.iter().map(|&value| f32::from_ne_bytes(value)).collect()
 }
 
 #[test]
@@ -50,10 +42,7 @@ fn b23_a_get_through_a_view_reads_the_views_own_bytes() {
             assert_eq!(floats(&get(&x, 0, ROW)?), [right(0); 1024]);
             let half = fourth.view(ROW / 2, ROW / 2)?;
             assert_eq!(floats(&get(&half, 0, ROW / 2)?), [right(3); 512]);
-            assert_eq!(
-                floats(&get(&x.view(ROW, 2 * ROW)?, ROW - 4, 8)?),
-                [right(1), right(2)]
-            );
+            assert_eq!(floats(&get(&x.view(ROW, 2 * ROW)?, ROW - 4, 8)?), [right(1), right(2)]);
             assert_eq!(get(&half, ROW / 2, 0)?, [] as [u8; 0]);
             assert_eq!(get(&x.view(4 * ROW, 0)?, 0, 0)?, [] as [u8; 0]);
             team.barrier()
@@ -104,11 +93,7 @@ fn puts_from_all_pes_land_where_they_are_sent() {
             team.barrier()?;
             let mut got = vec![0; 400];
             buffer.read(me, 0, &mut got)?;
-            assert!(
-                got.chunks(100)
-                    .zip(1..)
-                    .all(|(part, writer)| part == [writer; 100])
-            );
+            assert!(got.chunks(100).zip(1..).all(|(part, writer)| part == [writer; 100]));
             Ok::<_, Error>(())
         })
         .unwrap();
@@ -127,10 +112,7 @@ fn a_transfer_beyond_its_view_is_refused() {
             };
             beyond(view.read(0, 0, &mut [0; 33]), "too long");
             beyond(view.write(0, 32, &[1]), "behind");
-            beyond(
-                view.read(0, usize::MAX, &mut [0; 2]),
-                "an offset that overflows",
-            );
+            beyond(view.read(0, usize::MAX, &mut [0; 2]), "an offset that overflows");
             beyond(view.view(30, 3).map(drop), "a view of a view");
             let comm = team.stream("comm", &team.timeline())?;
             let mut into = Slot::new("into", vec![0; 8]).fill(label(), &comm);
@@ -138,10 +120,7 @@ fn a_transfer_beyond_its_view_is_refused() {
             view.get(&comm, label(), 0, 25, &mut into)?;
             let error = into.finish(&comm)?.read().unwrap_err();
             beyond(Err(error.into()), "a get whose length shows when it runs");
-            assert!(matches!(
-                view.read(1, 0, &mut []),
-                Err(Error::NoSuchRank { rank: 1, size: 1 })
-            ));
+            assert!(matches!(view.read(1, 0, &mut []), Err(Error::NoSuchRank { rank: 1, size: 1 })));
             Ok::<_, Error>(())
         })
         .unwrap();

@@ -1,9 +1,13 @@
 //! The exploration of a model's schedules.
 
-use crate::model::{Model, Order, Results, Shared, difference};
+use crate::model::{Model, Order, Results, difference};
 use longreach_device::sync::omitted;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
+use std::sync::{Arc, Mutex};
+
+/// A value that schedules of one exploration share, outside of what is scheduled.
+type Shared<T> = Arc<Mutex<T>>;
 
 /// Kernels keep small arrays on the stack, more than shuttle's threads have by default.
 const STACK: usize = 1 << 18;
@@ -39,13 +43,7 @@ fn under(
 
 /// The results of one PE, which nothing can reorder.
 fn expected(model: &Model) -> Vec<Results> {
-    let one = Model {
-        pes: 1,
-        slow: Vec::new(),
-        dies: None,
-        differs: None,
-        ..model.clone()
-    };
+    let one = model.alone();
     let results = Shared::<Vec<Results>>::default();
     let given = results.clone();
     under(RandomScheduler::new_from_seed(0, 1), move || {

@@ -1,9 +1,14 @@
-//! Whole worlds through the real engine under a scheduler that tries many interleavings. Without its flag this is an
-//! empty test. Run with
+//! Whole worlds in small, through the real engine: on threads, and under a scheduler that tries many interleavings.
+//! The latter run with
 //! `RUSTFLAGS="--cfg shuttle" cargo test --release -p longreach --test worlds`.
-#![cfg(shuttle)]
+#![cfg(not(loom))]
 
+#[cfg(shuttle)]
 mod explore;
+#[cfg(shuttle)]
 mod faults;
 mod model;
+#[cfg(shuttle)]
 mod right;
+#[cfg(not(shuttle))]
+mod threads;

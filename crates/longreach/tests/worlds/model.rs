@@ -4,8 +4,7 @@ use longreach::{
     Attention, ContextParallel, Dims, Elements, Error, Forward, Layout, Mask, Options, Pe, Stages,
     Tensor, World,
 };
-use longreach_device::sync::thread;
-use std::sync::{Arc, Mutex};
+use longreach_device::sync::{Mutex, lock, thread};
 
 /// Inputs of a call: q, k, v, dout.
 type Input = [Tensor; 4];
@@ -72,6 +71,17 @@ impl Model {
         }
     }
 
+    /// The same calls on one PE, where nothing can come in another order.
+    pub fn alone(&self) -> Self {
+        Self {
+            pes: 1,
+            slow: Vec::new(),
+            dies: None,
+            differs: None,
+            ..self.clone()
+        }
+    }
+
     /// Runs the world once, in the schedule that surrounds the call. An error lists what each PE ended with.
     pub fn run(&self) -> Result<Vec<Results>, Vec<String>> {
         let inputs: Vec<Input> = (0..self.order.calls()).map(input).collect();
@@ -81,14 +91,14 @@ impl Model {
         let parts = world.run(|pe| {
             self.program(pe, &inputs, &attention, &options)
                 .inspect_err(|error| {
-                    errors.lock().expect("no panic")[pe.number()] = error.to_string();
+                    lock(&errors)[pe.number()] = error.to_string();
                 })
         });
         match parts {
             Ok(parts) => Ok((0..inputs.len())
                 .map(|call| self.assemble(call, &parts, &attention, &options))
                 .collect()),
-            Err(_) => Err(errors.into_inner().expect("no panic")),
+            Err(_) => Err(lock(&errors).clone()),
         }
     }
 
@@ -252,6 +262,3 @@ pub fn difference(results: &[Results], expected: &[Results]) -> Option<String> {
     }
     None
 }
-
-/// A value that schedules of one exploration share, outside of what is scheduled.
-pub type Shared<T> = Arc<Mutex<T>>;
