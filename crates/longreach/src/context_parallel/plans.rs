@@ -4,8 +4,9 @@ use super::call::Dims;
 use crate::attention::Attention;
 use crate::error::Error;
 use crate::options::{Options, Stages};
+use longreach_device::sync::process::{Mutex, OnceLock};
 use longreach_plan::{Buffers, Layout, Mask, Model, Need, Plan, Request, choose_stages};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
 /// Plans that are kept for calls that repeat.
 const KEPT: usize = 16;
