@@ -23,7 +23,13 @@ impl Word {
     pub fn set(&self, value: u64) -> u64 {
         // Release: pairs with `load`. A maximum keeps the word monotone whatever order sets arrive in; being a
         // read-modify-write it also continues the release sequence of earlier setters.
-        self.0.fetch_max(value, Ordering::Release)
+        #[cfg(not(plain_copies))]
+        return self.0.fetch_max(value, Ordering::Release);
+        // ThreadSanitizer does not see a maximum, but a compare-and-exchange.
+        #[cfg(plain_copies)]
+        self.0
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |have| (have < value).then_some(value))
+            .unwrap_or_else(|have| have)
     }
 
     /// Adds to the word; the former value is returned.

@@ -6,7 +6,7 @@ use crate::gather::Gathering;
 use crate::team::Team;
 use crate::words::Bell;
 use longreach_device::Watch;
-use longreach_device::sync::{Mutex, lock, process};
+use longreach_device::sync::{AtomicBool, Mutex, Ordering, lock, process};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
@@ -38,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) bells: Vec<Bell>,
     pub(crate) gatherings: Mutex<HashMap<String, Arc<Gathering>>>,
     pub(crate) teams: Mutex<u64>,
+    failed: AtomicBool,
     failure: Mutex<Option<Arc<Failure>>>,
     deadline: OnceLock<Duration>,
     pub(crate) origin: Instant,
@@ -56,6 +57,7 @@ impl World {
                 bells: (0..pes).map(|_| Bell::new()).collect(),
                 gatherings: Mutex::new(HashMap::new()),
                 teams: Mutex::new(0),
+                failed: AtomicBool::new(false),
                 failure: Mutex::new(None),
                 deadline: OnceLock::new(),
                 origin: Instant::now(),
@@ -230,11 +232,18 @@ impl Shared {
     /// Poisons the world with `failure`, unless it has failed already, and returns the failure that counts.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
         let failure = lock(&self.failure).get_or_insert_with(|| Arc::new(failure)).clone();
+        // Release: pairs with `failure`. Set after the failure itself and before the bells.
+        self.failed.store(true, Ordering::Release);
         self.bells.iter().for_each(Bell::ring);
         Error::Failed(failure)
     }
 
     fn failure(&self) -> Option<Arc<Failure>> {
+        // Looked at by every transfer, so this must not order PEs among each other, which would hide from
+        // ThreadSanitizer what signals fail to order. Acquire: pairs with `fail`.
+        if !self.failed.load(Ordering::Acquire) {
+            return None;
+        }
         lock(&self.failure).clone()
     }
 

@@ -52,20 +52,13 @@ fn expected(model: &Model) -> Vec<Results> {
     })
     .expect("one PE computes");
     let results = results.lock().expect("no panic").clone();
-    assert_eq!(
-        results.len(),
-        if model.order == Order::Once { 1 } else { 2 }
-    );
+    assert_eq!(results.len(), if model.order == Order::Once { 1 } else { 2 });
     results
 }
 
 /// Explores a model that must give the results of one PE, and the same bits in each schedule; `without` names waits
 /// to leave out.
-pub fn right(
-    schedules: usize,
-    model: Model,
-    without: &'static [&'static str],
-) -> Result<(), String> {
+pub fn right(schedules: usize, model: Model, without: &'static [&'static str]) -> Result<(), String> {
     let expected = expected(&model);
     let first = Shared::<Option<Vec<Results>>>::default();
     explore(schedules, move || {

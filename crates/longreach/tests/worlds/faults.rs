@@ -29,20 +29,14 @@ fn without_the_wait_for_consumed_a_publication_is_overwritten() {
         slow: vec![2],
         ..Model::new(3, 2, Order::BackToBack)
     };
-    assert_eq!(
-        right(SCHEDULES, model.clone(), &["agreement with all"]),
-        Ok(())
-    );
+    assert_eq!(right(SCHEDULES, model.clone(), &["agreement with all"]), Ok(()));
     let found = found(model, &["agreement with all", "publish on comm"]);
     assert!(found.contains("refused: its call differs"), "{found}");
 }
 
 #[test]
 fn without_the_wait_for_a_grant_contributions_overwrite_each_other() {
-    let found = found(
-        Model::new(3, 1, Order::Once),
-        &["gradient return on return"],
-    );
+    let found = found(Model::new(3, 1, Order::Once), &["gradient return on return"]);
     assert!(found.contains("dk of call 0 differs"), "{found}");
 }
 
@@ -67,10 +61,7 @@ fn without_the_readers_events_a_slot_is_refilled_under_them() {
 
 #[test]
 fn without_the_agreement_another_scale_goes_unnoticed() {
-    let model = Model {
-        differs: Some(2),
-        ..Model::new(3, 2, Order::Once)
-    };
+    let model = Model { differs: Some(2), ..Model::new(3, 2, Order::Once) };
     let found = fails(SCHEDULES, model, "`scale`", &["agreement"]);
     assert_eq!(found, Err("no PE failed".to_owned()));
 }

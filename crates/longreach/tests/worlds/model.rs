@@ -1,8 +1,8 @@
 //! A world in small: its program and its results.
 
 use longreach::{
-    Attention, ContextParallel, Dims, Elements, Error, Forward, Layout, Mask, Options, Pe, Stages,
-    Tensor, World,
+    Attention, ContextParallel, Dims, Elements, Error, Forward, Layout, Mask, Options, Pe, Stages, Tensor,
+    World,
 };
 use longreach_device::sync::{Mutex, lock, thread};
 
@@ -73,13 +73,7 @@ impl Model {
 
     /// The same calls on one PE, where nothing can come in another order.
     pub fn alone(&self) -> Self {
-        Self {
-            pes: 1,
-            slow: Vec::new(),
-            dies: None,
-            differs: None,
-            ..self.clone()
-        }
+        Self { pes: 1, slow: Vec::new(), dies: None, differs: None, ..self.clone() }
     }
 
     /// Runs the world once, in the schedule that surrounds the call. An error lists what each PE ended with.
@@ -89,15 +83,14 @@ impl Model {
         let errors = Mutex::new(vec![String::from("no error"); self.pes]);
         let world = World::threads(self.pes).expect("PEs");
         let parts = world.run(|pe| {
-            self.program(pe, &inputs, &attention, &options)
-                .inspect_err(|error| {
-                    lock(&errors)[pe.number()] = error.to_string();
-                })
+            self.program(pe, &inputs, &attention, &options).inspect_err(|error| {
+                lock(&errors)[pe.number()] = error.to_string();
+            })
         });
         match parts {
-            Ok(parts) => Ok((0..inputs.len())
-                .map(|call| self.assemble(call, &parts, &attention, &options))
-                .collect()),
+            Ok(parts) => {
+                Ok((0..inputs.len()).map(|call| self.assemble(call, &parts, &attention, &options)).collect())
+            }
             Err(_) => Err(lock(&errors).clone()),
         }
     }
@@ -114,9 +107,7 @@ impl Model {
             return_slots: self.return_slots,
             ..Options::default()
         };
-        options
-            .reserving(self.pes, &self.attention(), &dims)
-            .expect("a plan")
+        options.reserving(self.pes, &self.attention(), &dims).expect("a plan")
     }
 
     fn program(
@@ -146,12 +137,7 @@ impl Model {
             Ok(())
         };
         let forward = |[q, k, v, _]: &Input| {
-            cp.forward(
-                &shard(q)?.view(),
-                &shard(k)?.view(),
-                &shard(v)?.view(),
-                &attention,
-            )
+            cp.forward(&shard(q)?.view(), &shard(k)?.view(), &shard(v)?.view(), &attention)
         };
         let backward = |forward: Forward, [.., dout]: &Input| {
             let Forward { out, lse, saved } = forward;
@@ -198,10 +184,8 @@ impl Model {
     ) -> Results {
         let (shards, _) = longreach::shards(self.pes, 1, attention, options).expect("shards");
         std::array::from_fn(|tensor| {
-            let parts: Vec<Tensor> = parts
-                .iter()
-                .map(|calls| by_rows(tensor, &calls[call][tensor]))
-                .collect();
+            let parts: Vec<Tensor> =
+                parts.iter().map(|calls| by_rows(tensor, &calls[call][tensor])).collect();
             let whole = longreach::unshard(&parts, &shards).expect("parts of the shards");
             whole.as_f32().expect("results are float32").to_vec()
         })
@@ -222,9 +206,7 @@ fn by_rows(tensor: usize, part: &Tensor) -> Tensor {
     }
     let [batch, heads, rows, _] = part.shape();
     let data = part.as_f32().expect("lse is float32");
-    let turned = (0..rows * heads)
-        .map(|i| data[i % heads * rows + i / heads])
-        .collect();
+    let turned = (0..rows * heads).map(|i| data[i % heads * rows + i / heads]).collect();
     Tensor::new(Elements::F32(turned), [batch, rows, heads, 1]).expect("the same elements")
 }
 
@@ -233,13 +215,10 @@ fn input(call: usize) -> Input {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(call as u64 + 1);
     std::array::from_fn(|_| {
         let values = (0..TOKENS * HEADS * DIM).map(|_| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 40) as f32 / (1 << 23) as f32 - 1.0
         });
-        Tensor::new(Elements::F32(values.collect()), [1, TOKENS, HEADS, DIM])
-            .expect("elements of the shape")
+        Tensor::new(Elements::F32(values.collect()), [1, TOKENS, HEADS, DIM]).expect("elements of the shape")
     })
 }
 
@@ -248,15 +227,9 @@ pub fn difference(results: &[Results], expected: &[Results]) -> Option<String> {
     let names = ["out", "lse", "dq", "dk", "dv"];
     for (call, (got, right)) in results.iter().zip(expected).enumerate() {
         for (name, (got, right)) in names.iter().zip(got.iter().zip(right)) {
-            let far = got
-                .iter()
-                .zip(right)
-                .position(|(a, b)| (a - b).abs().total_cmp(&1e-5).is_gt());
+            let far = got.iter().zip(right).position(|(a, b)| (a - b).abs().total_cmp(&1e-5).is_gt());
             if let Some(at) = far {
-                return Some(format!(
-                    "{name} of call {call} differs at {at}: {} for {}",
-                    got[at], right[at]
-                ));
+                return Some(format!("{name} of call {call} differs at {at}: {} for {}", got[at], right[at]));
             }
         }
     }

@@ -7,9 +7,7 @@ fn models() -> impl Iterator<Item = Model> {
     let orders = [Order::Once, Order::BackToBack, Order::Reversed];
     let sizes = [(3, 1), (3, 2), (4, 1), (4, 2)];
     orders.into_iter().flat_map(move |order| {
-        sizes
-            .into_iter()
-            .map(move |(pes, return_slots)| Model::new(pes, return_slots, order))
+        sizes.into_iter().map(move |(pes, return_slots)| Model::new(pes, return_slots, order))
     })
 }
 
@@ -19,11 +17,7 @@ fn computes(model: &Model) {
     for _ in 0..5 {
         let results = model.run().expect("the world computes");
         assert_eq!(difference(&results, &expected), None, "{model:?}");
-        assert_eq!(
-            *first.get_or_insert_with(|| results.clone()),
-            results,
-            "bits of {model:?}"
-        );
+        assert_eq!(*first.get_or_insert_with(|| results.clone()), results, "bits of {model:?}");
     }
 }
 
@@ -47,24 +41,12 @@ fn threads_compute_with_slow_pes_and_uneven_masks() {
 #[test]
 fn a_failure_ends_all() {
     for model in models() {
-        let dies = Model {
-            dies: Some((1, 1)),
-            ..model.clone()
-        };
+        let dies = Model { dies: Some((1, 1)), ..model.clone() };
         let errors = dies.run().expect_err("PE 1 dies");
-        assert!(
-            errors.iter().all(|error| error.contains(LAST_WORDS)),
-            "{errors:?}"
-        );
+        assert!(errors.iter().all(|error| error.contains(LAST_WORDS)), "{errors:?}");
 
-        let differs = Model {
-            differs: Some(0),
-            ..model
-        };
+        let differs = Model { differs: Some(0), ..model };
         let errors = differs.run().expect_err("PE 0 differs");
-        assert!(
-            errors.iter().all(|error| error.contains("`scale`")),
-            "{errors:?}"
-        );
+        assert!(errors.iter().all(|error| error.contains("`scale`")), "{errors:?}");
     }
 }
