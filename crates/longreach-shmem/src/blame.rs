@@ -133,14 +133,15 @@ pub fn culprit(ledgers: &[Arc<Ledger>], start: &Node, operation: Operation) -> C
             };
         }
         let ledger = &ledgers[node.pe];
-        if ledger.ended() {
-            return Culprit::Ended { pe: node.pe, operation };
-        }
         visited.push(node.clone());
         match ledger.record(&node.stream) {
             Some(record) => {
                 operation = record.operation.unwrap_or(operation);
                 node = record.target;
+            }
+            // Asked last: streams may outlive the program, with results that it returned unread, and still wait.
+            None if ledger.ended() => {
+                return Culprit::Ended { pe: node.pe, operation };
             }
             None if node.stream == HOST => {
                 return Culprit::Runs { pe: node.pe, operation };
@@ -206,5 +207,12 @@ mod tests {
             culprit(&ledgers, &node(0, "comm"), ASKED),
             Culprit::Ended { pe: 1, operation: Operation { epoch: 1, ..ASKED } }
         );
+    }
+
+    #[test]
+    fn a_stream_that_outlives_its_program_is_followed() {
+        let ledgers = ledgers(&[(1, "return", 2, "add")], 3);
+        ledgers[1].set_ended(true);
+        assert!(matches!(culprit(&ledgers, &node(1, "return"), ASKED), Culprit::Runs { pe: 2, .. }));
     }
 }

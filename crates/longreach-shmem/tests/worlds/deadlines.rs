@@ -174,3 +174,27 @@ fn streams_that_wait_for_each_other_are_a_circle() {
     assert!(error.to_string().contains("wait for each other"), "{error}");
     same_on_all(&error, &ends);
 }
+
+#[test]
+fn a_stream_that_outlives_its_program_is_not_to_blame() {
+    let world = World::threads(3).unwrap().with_deadline(10 * DEADLINE);
+    let kept = world.run(|pe| {
+        let team = pe.team()?;
+        let (signals, comm) = (team.signals(1)?, team.stream("comm", &team.timeline())?);
+        match pe.number() {
+            // Returns with its stream, which still waits for PE 2 and then signals PE 0.
+            1 => {
+                signals.wait_on(&comm, label(), 0, 1, 2, "host", WAIT)?;
+                signals.set_on(&comm, label(), 0, 0, 1)?;
+            }
+            // Longer than an ended PE is given, shorter than the deadline.
+            2 => {
+                sleep(7 * DEADLINE);
+                signals.set(1, 0, 1)?;
+            }
+            _ => signals.wait(0, 1, "host", 1, "comm", WAIT)?,
+        }
+        Ok::<_, Error>(comm)
+    });
+    assert_eq!(kept.map(|streams| streams.len()).unwrap(), 3);
+}
