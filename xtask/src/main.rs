@@ -37,8 +37,12 @@ fn main() -> ExitCode {
 fn test(full: bool) -> Result<(), String> {
     let full = if full { "1" } else { "0" };
     readme::check()?;
-    Step::cargo(&["test", "--release", "--workspace", "--exclude", "longreach-cli"]).env("LONGREACH_FULL", full).run()?;
-    Step::cargo(&["run", "--release", "--package", "longreach", "--example", "attend"]).run()
+    Step::cargo(&["doc", "--release", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
+    Step::cargo(&["test", "--release", "--workspace"]).env("LONGREACH_FULL", full).run()?;
+    Step::cargo(&["test", "--release", "-p", "longreach-kernels", "--features", "ndarray,safetensors", "--lib"]).run()?;
+    Step::cargo(&["run", "--release", "--package", "longreach", "--example", "attend"]).run()?;
+    loom().run()?;
+    shuttle().run()
 }
 
 /// Loom's and shuttle's builds see other types, so they get target folders of their own.

@@ -2,7 +2,7 @@
 
 use longreach::reference::{self, Errors};
 use longreach::{
-    Attention, ContextParallel, DType, Data, Dims, Elements, Error, HeapSize, Layout, Mask, Options, Shards, Stages,
+    Attention, ContextParallel, DType, Dims, Elements, Error, Documents, HeapSize, Layout, Mask, Options, Shards, Stages,
     Tensor, View, World,
 };
 use rand::rngs::StdRng;
@@ -181,6 +181,61 @@ pub fn assemble(problem: &Problem, setting: &Setting, parts: &[Part]) -> Results
     results
 }
 
+/// Every layout, with explicit ranges that are in no order, for `q_len` queries and as many keys.
+pub fn layouts(len: usize, pes: usize) -> Vec<Layout> {
+    let cut = |i: usize| (len * i / (2 * pes)) as u64;
+    // PE r holds the stretches 2r+1 and 2r, in that order.
+    let ranges = (0..pes).map(|pe| vec![cut(2 * pe + 1)..cut(2 * pe + 2), cut(2 * pe)..cut(2 * pe + 1)]);
+    vec![
+        Layout::Zigzag,
+        Layout::Contiguous,
+        Layout::Striped { block: 1 },
+        Layout::Striped { block: 16 },
+        Layout::Ranges(ranges.collect()),
+    ]
+}
+
+/// Documents by their bounds.
+pub fn documents(bounds: &[u64]) -> Vec<Documents> {
+    vec![Documents::cu_seqlens(bounds)]
+}
+
+/// Documents of these lengths, one behind another.
+pub fn lengths(lengths: &[u64]) -> Vec<Documents> {
+    let mut bounds = vec![0];
+    bounds.extend(lengths.iter().scan(0, |end, len| {
+        *end += len;
+        Some(*end)
+    }));
+    documents(&bounds)
+}
+
+/// Runs `check` with the results of `problem` for each of `pes`, in every layout and with several stage counts.
+pub fn everywhere(problem: &Problem, pes: &[usize], check: impl Fn(&Setting, &Results)) {
+    for &pes in pes {
+        let lens = [problem.attention.q_len(), problem.attention.kv_len()];
+        for layout in layouts(lens[0], pes) {
+            if lens[0] != lens[1] && matches!(layout, Layout::Ranges(_)) {
+                continue;
+            }
+            for stages in [1, 2, pes.max(2) - 1, 2 * pes + 1] {
+                let setting = Setting::new(pes, layout.clone(), stages);
+                let results = run(problem, &setting).unwrap_or_else(|error| panic!("{setting:?}: {error}"));
+                check(&setting, &results);
+            }
+        }
+    }
+}
+
+/// Checks the accuracy rule for each of `pes`, as [`everywhere`].
+pub fn exact_everywhere(problem: &Problem, pes: &[usize]) {
+    let oracle = Oracle::new(problem);
+    everywhere(problem, pes, |setting, results| {
+        let failures = oracle.failures(results);
+        assert!(failures.is_empty(), "{} {setting:?}: {failures:#?}", problem.attention.mask());
+    });
+}
+
 /// One forward and backward in a new world.
 pub fn run(problem: &Problem, setting: &Setting) -> Result<Results, Error> {
     let options = setting.options_for(&[problem])?;
@@ -242,9 +297,4 @@ impl Oracle {
         let errors = self.errors(results);
         std::array::from_fn(|i| errors[i].relative / self.one_device[i].relative.max(1e-8))
     }
-}
-
-/// The elements of a tensor, which must be float32.
-pub fn data(tensor: &Tensor) -> Data<'_> {
-    tensor.elements().data()
 }

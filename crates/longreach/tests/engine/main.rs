@@ -1,4 +1,11 @@
 //! The engine against float64.
 
+mod documents;
+mod exactness;
+mod faults;
 mod harness;
-mod smoke;
+mod masks;
+mod matrix;
+mod order;
+mod refusals;
+mod views;
