@@ -143,16 +143,19 @@ fn push(runs: &mut Vec<Run>, run: Run) {
 fn zigzag(runs: &mut [Vec<Run>], segments: &[Range<u64>]) {
     let pes = runs.len();
     let chunks = 2 * pes;
-    // The chunk that gets the next odd token: going on from document to document, it keeps the shards even.
+    // Odd tokens are handed out in turns of one a PE, to the earlier and the later chunk of neighbours alternately: so
+    // shards stay even, and so do their halves. The turn goes on from document to document, for many short ones.
     let mut turn = 0;
     for segment in segments {
         let len = (segment.end - segment.start) as usize;
         let (size, odd) = (len / chunks, len % chunks);
         let mut start = segment.start as usize;
         for chunk in 0..chunks {
-            let longer = (chunk + chunks - turn) % chunks < odd;
-            let size = size + usize::from(longer);
-            push(&mut runs[chunk.min(chunks - 1 - chunk)], Run { start, len: size, step: 1 });
+            let pe = chunk.min(chunks - 1 - chunk);
+            // In the first turn the earlier chunks of even PEs and the later ones of odd PEs.
+            let place = if (chunk < pes) == pe.is_multiple_of(2) { pe } else { pes + pe };
+            let size = size + usize::from((place + chunks - turn) % chunks < odd);
+            push(&mut runs[pe], Run { start, len: size, step: 1 });
             start += size;
         }
         turn = (turn + odd) % chunks;

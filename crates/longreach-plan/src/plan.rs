@@ -23,7 +23,7 @@ pub struct Request {
     pub mask: Mask,
     /// Who holds what.
     pub layout: Layout,
-    /// Fetched stages a PE, at least 1; a PE with less to fetch has fewer.
+    /// Fetched stages a PE, at least 1; a PE with less to fetch has fewer (no owner's rows are cut below 32 or so).
     pub stages: usize,
 }
 

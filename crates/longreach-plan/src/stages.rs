@@ -77,6 +77,10 @@ fn rows(ranges: &[Range<usize>]) -> usize {
     ranges.iter().map(|range| range.len()).sum()
 }
 
+/// Owners' rows are not cut into parts of fewer rows: each part rescales what a row carries, and a rounding a key or two
+/// would be seen in the results.
+const LEAST_ROWS: usize = 32;
+
 /// Cuts what is needed into `count` groups at most: between owners while there are enough of them, else every
 /// owner's rows into parts.
 fn cut(remote: Vec<Needed>, classes: &[Class], count: usize) -> Vec<Vec<Needed>> {
@@ -108,7 +112,8 @@ fn cut(remote: Vec<Needed>, classes: &[Class], count: usize) -> Vec<Vec<Needed>>
     }
     let mut groups = Vec::new();
     for (i, needed) in remote.into_iter().enumerate() {
-        let parts = count / owners + usize::from(i < count % owners);
+        let most = needed.rows.iter().map(|ranges| rows(ranges)).max().unwrap_or(0).div_ceil(LEAST_ROWS);
+        let parts = (count / owners + usize::from(i < count % owners)).min(most);
         for part in 0..parts {
             let rows: Vec<_> = needed.rows.iter().map(|ranges| slice(ranges, part, parts)).collect();
             if rows.iter().any(|rows| !rows.is_empty()) {

@@ -1,0 +1,8 @@
+//! Plans against counting.
+
+mod checker;
+mod layouts;
+mod memory;
+mod properties;
+mod rules;
+mod text;
