@@ -6,7 +6,8 @@ mod run;
 use run::Step;
 use std::process::ExitCode;
 
-const USAGE: &str = "expected `test`, `test --full`, `loom`, `shuttle`, `package`, `readme` or `readme --write`";
+const USAGE: &str =
+    "expected `test`, `test --full`, `loom`, `shuttle`, `package`, `readme` or `readme --write`";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -37,9 +38,22 @@ fn main() -> ExitCode {
 fn test(full: bool) -> Result<(), String> {
     let full = if full { "1" } else { "0" };
     readme::check()?;
-    Step::cargo(&["doc", "--release", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
+    Step::cargo(&["fmt", "--all", "--check"]).run()?;
+    Step::cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]).run()?;
+    Step::cargo(&["doc", "--release", "--workspace", "--no-deps"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run()?;
     Step::cargo(&["test", "--release", "--workspace"]).env("LONGREACH_FULL", full).run()?;
-    Step::cargo(&["test", "--release", "-p", "longreach-kernels", "--features", "ndarray,safetensors", "--lib"]).run()?;
+    Step::cargo(&[
+        "test",
+        "--release",
+        "-p",
+        "longreach-kernels",
+        "--features",
+        "ndarray,safetensors",
+        "--lib",
+    ])
+    .run()?;
     Step::cargo(&["run", "--release", "--package", "longreach", "--example", "attend"]).run()?;
     loom().run()?;
     shuttle().run()
@@ -47,13 +61,23 @@ fn test(full: bool) -> Result<(), String> {
 
 /// Loom's and shuttle's builds see other types, so they get target folders of their own.
 fn loom() -> Step {
-    Step::cargo(&["test", "--release", "--package", "longreach-shmem", "--lib", "--target-dir", "target/loom"])
+    let packages = ["--package", "longreach-device", "--package", "longreach-shmem", "--lib"];
+    Step::cargo(&[&["test", "--release"], &packages[..], &["--target-dir", "target/loom"]].concat())
         .env("RUSTFLAGS", "--cfg loom")
 }
 
 fn shuttle() -> Step {
-    Step::cargo(&["test", "--release", "--package", "longreach", "--test", "worlds", "--target-dir", "target/shuttle"])
-        .env("RUSTFLAGS", "--cfg shuttle")
+    Step::cargo(&[
+        "test",
+        "--release",
+        "--package",
+        "longreach",
+        "--test",
+        "worlds",
+        "--target-dir",
+        "target/shuttle",
+    ])
+    .env("RUSTFLAGS", "--cfg shuttle")
 }
 
 /// What would be published, built from its archives.

@@ -11,7 +11,9 @@ pub fn check() -> Result<(), String> {
     if refreshed(&readme)? == readme {
         return Ok(());
     }
-    Err(format!("{README} is not up to date with {EXAMPLE} and the support table: run `cargo xtask readme --write`"))
+    Err(format!(
+        "{README} is not up to date with {EXAMPLE} and the support table: run `cargo xtask readme --write`"
+    ))
 }
 
 /// Brings the README up to date.

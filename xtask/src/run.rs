@@ -23,7 +23,8 @@ impl Step {
 
     /// Runs it, after printing what anyone could type instead; fails when it does.
     pub fn run(&self) -> Result<(), String> {
-        let variables: String = self.variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
+        let variables: String =
+            self.variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
         let line = format!("{variables}{}", self.words.join(" "));
         eprintln!("\n$ {line}");
         let mut command = Command::new(&self.words[0]);

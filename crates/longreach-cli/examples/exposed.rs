@@ -15,16 +15,7 @@ const PES: usize = 2;
 const RUNS: usize = 5;
 /// Four stages, because two are fetched at once when a call begins, perhaps before its first tile: the others can
 /// only be fetched when a stage has been computed.
-const ARGS: [&str; 8] = [
-    "--pes",
-    "2",
-    "--threads",
-    "1",
-    "--stages",
-    "4",
-    "--backward",
-    "--json",
-];
+const ARGS: [&str; 8] = ["--pes", "2", "--threads", "1", "--stages", "4", "--backward", "--json"];
 
 fn main() -> ExitCode {
     match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
@@ -43,9 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn exposed(program: &str, input: &Path) -> Result<(), String> {
-    let runs = (0..RUNS)
-        .map(|_| run(program, input))
-        .collect::<Result<Vec<_>, _>>()?;
+    let runs = (0..RUNS).map(|_| run(program, input)).collect::<Result<Vec<_>, _>>()?;
     let (report, _) = &runs[0];
     // Where the file lies is nobody's business.
     let name = input.file_name().unwrap_or_default().to_string_lossy();
@@ -88,9 +77,7 @@ fn exposed(program: &str, input: &Path) -> Result<(), String> {
             wrong.push(format!("{pass}: not under {percent} % exposed"));
         }
     }
-    println!(
-        "\n| pass | PE | gets | that run while a tile does | time of gets | of that under tiles |"
-    );
+    println!("\n| pass | PE | gets | that run while a tile does | time of gets | of that under tiles |");
     println!("|---|---|---|---|---|---|");
     for pass in ["forward", "backward"] {
         let mut under_tiles = 0;
@@ -102,9 +89,8 @@ fn exposed(program: &str, input: &Path) -> Result<(), String> {
                 gets.extend(spans(trace, pass, pe, "get")?.into_iter().map(get));
             }
             let under = gets.iter().filter(|(_, hidden)| *hidden > 0.0).count();
-            let (time, hidden) = gets
-                .iter()
-                .fold((0.0, 0.0), |(a, b), (time, hidden)| (a + time, b + hidden));
+            let (time, hidden) =
+                gets.iter().fold((0.0, 0.0), |(a, b), (time, hidden)| (a + time, b + hidden));
             println!(
                 "| {pass} | {pe} | {} | {under} | {:.2} ms | {:.0} % |",
                 gets.len(),
@@ -152,9 +138,7 @@ fn middle(mut values: Vec<f64>) -> f64 {
 
 /// Start and end of what PE `pe` did under that name, in microseconds.
 fn spans(trace: &Value, pass: &str, pe: usize, name: &str) -> Result<Vec<(f64, f64)>, String> {
-    let events = trace["traceEvents"]
-        .as_array()
-        .ok_or("the trace has no events")?;
+    let events = trace["traceEvents"].as_array().ok_or("the trace has no events")?;
     events
         .iter()
         .filter(|event| event["ph"] == "X" && event["name"] == name)
@@ -168,20 +152,13 @@ fn spans(trace: &Value, pass: &str, pe: usize, name: &str) -> Result<Vec<(f64, f
 
 /// How much of `span` lies in `others`, which are those of one stream: they do not overlap.
 fn covered(span: (f64, f64), others: &[(f64, f64)]) -> f64 {
-    others
-        .iter()
-        .map(|other| (span.1.min(other.1) - span.0.max(other.0)).max(0.0))
-        .sum()
+    others.iter().map(|other| (span.1.min(other.1) - span.0.max(other.0)).max(0.0)).sum()
 }
 
 fn number(value: &Value) -> Result<f64, String> {
-    value
-        .as_f64()
-        .ok_or_else(|| format!("expected a number, found {value}"))
+    value.as_f64().ok_or_else(|| format!("expected a number, found {value}"))
 }
 
 fn text(value: &Value) -> Result<&str, String> {
-    value
-        .as_str()
-        .ok_or_else(|| format!("expected a text, found {value}"))
+    value.as_str().ok_or_else(|| format!("expected a text, found {value}"))
 }

@@ -210,8 +210,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 fn whole(text: &str) -> Result<u64, String> {
-    text.parse()
-        .map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
 fn finite(text: &str) -> Result<f64, String> {
@@ -265,16 +264,8 @@ mod tests {
     #[test]
     fn a_window_with_no_bound_on_the_left_needs_no_equals_sign() {
         let cli = Cli::try_parse_from(["longreach", "attend", "x", "--window", "-1,0"]).unwrap();
-        let Command::Attend(args) = cli.command else {
-            panic!("not attend")
-        };
-        assert_eq!(
-            args.mask.window,
-            Some(Window {
-                left: None,
-                right: Some(0)
-            })
-        );
+        let Command::Attend(args) = cli.command else { panic!("not attend") };
+        assert_eq!(args.mask.window, Some(Window { left: None, right: Some(0) }));
     }
 
     #[test]
@@ -287,14 +278,8 @@ mod tests {
             text(&["x", "--pes", "0"]),
             "invalid value '0' for '--pes <N>': expected a whole number, at least 1"
         );
-        assert_eq!(
-            text(&["x", "--bakward"]),
-            "unexpected argument '--bakward' found"
-        );
-        assert_eq!(
-            text(&[]),
-            "the following required arguments were not provided: <INPUT>"
-        );
+        assert_eq!(text(&["x", "--bakward"]), "unexpected argument '--bakward' found");
+        assert_eq!(text(&[]), "the following required arguments were not provided: <INPUT>");
         assert_eq!(
             text(&["x", "--mask", "sideways"]),
             "invalid value 'sideways' for '--mask <MASK>' [possible values: causal, full]"

@@ -23,33 +23,17 @@ pub fn attend(args: AttendArgs) -> Result<u8, Error> {
     let planned = Planned::new(problem, &Way::asked(problem, request.repeat))?;
     let progress = Progress::new();
 
-    let passes = if problem.dout.is_some() {
-        "forward and backward"
-    } else {
-        "forward"
-    };
-    let what = format!(
-        "{passes} on {} PEs x {} threads",
-        problem.pes, problem.threads
-    );
+    let passes = if problem.dout.is_some() { "forward and backward" } else { "forward" };
+    let what = format!("{passes} on {} PEs x {} threads", problem.pes, problem.threads);
     let runs = progress.step(&what, || planned.run(&progress))?;
     if let Some((number, tensor)) = runs.difference {
-        complain(&format!(
-            "run {number} of {} differs from run 1 in {tensor}",
-            request.repeat
-        ));
+        complain(&format!("run {number} of {} differs from run 1 in {tensor}", request.repeat));
         return Ok(status::CHECK_FAILED);
     }
 
-    let rows = if request.check {
-        Some(compare(problem, &runs.results, &progress)?)
-    } else {
-        None
-    };
+    let rows = if request.check { Some(compare(problem, &runs.results, &progress)?) } else { None };
     if let Some((path, dtype)) = &request.out {
-        progress.step("writing the results", || {
-            write(path, *dtype, problem, &runs.results)
-        })?;
+        progress.step("writing the results", || write(path, *dtype, problem, &runs.results))?;
     }
     if let Some(path) = &request.trace {
         trace::write(path, &runs.spans)?;
@@ -65,35 +49,19 @@ pub fn attend(args: AttendArgs) -> Result<u8, Error> {
         need: &runs.need,
         check: rows.as_deref(),
     };
-    stdout::print(&if request.json {
-        format!("{}\n", report.json())
-    } else {
-        report.text()
-    })?;
+    stdout::print(&if request.json { format!("{}\n", report.json()) } else { report.text() })?;
 
-    let failed: Vec<&str> = rows
-        .iter()
-        .flatten()
-        .filter(|row| !row.passed())
-        .map(|row| row.name)
-        .collect();
+    let failed: Vec<&str> = rows.iter().flatten().filter(|row| !row.passed()).map(|row| row.name).collect();
     if failed.is_empty() {
         return Ok(status::DONE);
     }
-    complain(&format!(
-        "{} not within the accuracy rule",
-        failed.join(", ")
-    ));
+    complain(&format!("{} not within the accuracy rule", failed.join(", ")));
     Ok(status::CHECK_FAILED)
 }
 
 fn complain(text: &str) {
     // The exit status tells it even where stderr cannot.
-    let _ = writeln!(
-        std::io::stderr().lock(),
-        "{}",
-        one_line(&format!("error: {text}"))
-    );
+    let _ = writeln!(std::io::stderr().lock(), "{}", one_line(&format!("error: {text}")));
 }
 
 /// Errors against float64, beside those of the same engine on one PE.
@@ -110,9 +78,7 @@ fn compare(problem: &Problem, results: &Results, progress: &Progress) -> Result<
     let (q, k, v) = (problem.q.view(), problem.k.view(), problem.v.view());
     let (bands, scale) = (&problem.bands, problem.scale);
     let rows = || -> Result<Vec<Row>, reference::Mismatch> {
-        let forward = progress.step("forward in float64", || {
-            reference::forward(&q, &k, &v, bands, scale)
-        })?;
+        let forward = progress.step("forward in float64", || reference::forward(&q, &k, &v, bands, scale))?;
         let backward = match &problem.dout {
             None => None,
             Some(dout) => Some(progress.step("backward in float64", || {
@@ -134,15 +100,8 @@ fn write(path: &Path, dtype: DType, problem: &Problem, results: &Results) -> Res
         _ => sizes.out_shape().to_vec(),
     };
     let asked = |name: &str| problem.dout.is_some() || matches!(name, "out" | "lse");
-    let outputs = results
-        .tensors()
-        .into_iter()
-        .filter(|(name, _)| asked(name))
-        .map(|(name, values)| Output {
-            name,
-            dtype: if name == "lse" { DType::F32 } else { dtype },
-            shape: shape(name),
-            values,
-        });
+    let outputs = results.tensors().into_iter().filter(|(name, _)| asked(name)).map(|(name, values)| {
+        Output { name, dtype: if name == "lse" { DType::F32 } else { dtype }, shape: shape(name), values }
+    });
     output::write(path, outputs.collect())
 }

@@ -54,11 +54,7 @@ fn parse(text: &str, q_len: usize) -> Result<Vec<Band>, String> {
                 "band {number} has q [{start}, {end}), expected a part of the queries [0, {q_len})"
             ));
         }
-        Ok(Band {
-            q: start..end,
-            lo: entry.lo,
-            hi: entry.hi,
-        })
+        Ok(Band { q: start..end, lo: entry.lo, hi: entry.hi })
     };
     file.bands.into_iter().enumerate().map(band).collect()
 }
@@ -72,22 +68,8 @@ mod tests {
         let text = r#"{"bands":[{"q":[0,4],"lo":{"fixed":-2},"hi":{"diagonal":1}},
                       {"q":[4,4],"lo":{"diagonal":-3},"hi":{"fixed":9}}]}"#;
         let bands = parse(text, 4).unwrap();
-        assert_eq!(
-            bands[0],
-            Band {
-                q: 0..4,
-                lo: Edge::Fixed(-2),
-                hi: Edge::Diagonal(1)
-            }
-        );
-        assert_eq!(
-            bands[1],
-            Band {
-                q: 4..4,
-                lo: Edge::Diagonal(-3),
-                hi: Edge::Fixed(9)
-            }
-        );
+        assert_eq!(bands[0], Band { q: 0..4, lo: Edge::Fixed(-2), hi: Edge::Diagonal(1) });
+        assert_eq!(bands[1], Band { q: 4..4, lo: Edge::Diagonal(-3), hi: Edge::Fixed(9) });
         assert_eq!(parse(r#"{"bands":[]}"#, 0).unwrap(), []);
     }
 
@@ -95,10 +77,7 @@ mod tests {
     fn what_is_no_band_is_refused() {
         let edges = r#""lo":{"fixed":0},"hi":{"diagonal":1}"#;
         for (q, part) in [
-            (
-                "[0,5]",
-                "band 0 has q [0, 5), expected a part of the queries [0, 4)",
-            ),
+            ("[0,5]", "band 0 has q [0, 5), expected a part of the queries [0, 4)"),
             ("[-1,2]", "band 0 has q [-1, 2)"),
             ("[3,2]", "band 0 has q [3, 2)"),
             ("[0]", "is not a list of bands"),
@@ -119,12 +98,7 @@ mod tests {
             r#"{"bands":[],"mask":"causal"}"#,
             r#"{"bands":[]} trailing"#,
         ] {
-            assert!(
-                parse(text, 4)
-                    .unwrap_err()
-                    .starts_with("is not a list of bands"),
-                "{text}"
-            );
+            assert!(parse(text, 4).unwrap_err().starts_with("is not a list of bands"), "{text}");
         }
     }
 }

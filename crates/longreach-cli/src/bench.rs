@@ -27,22 +27,15 @@ const GEMM_TIME: Duration = Duration::from_millis(250);
 pub fn attention(args: BenchArgs) -> Result<u8, Error> {
     let problem = problem(&args)?;
     let progress = Progress::new();
-    let what = format!(
-        "attention on {} PEs x {} threads",
-        problem.pes, problem.threads
-    );
+    let what = format!("attention on {} PEs x {} threads", problem.pes, problem.threads);
     let rounds = progress.step(&what, || rounds(&problem, &progress))?;
     let forward = Rate::of(&rounds, |round| Some((round.forward, round.gemm.forward)));
-    let backward = problem.dout.as_ref().map(|_| {
-        Rate::of(&rounds, |round| {
-            Some((round.backward?, round.gemm.backward))
-        })
-    });
+    let backward = problem
+        .dout
+        .as_ref()
+        .map(|_| Rate::of(&rounds, |round| Some((round.backward?, round.gemm.backward))));
     let text = if args.json {
-        format!(
-            "{}\n",
-            object(&args, &problem, rounds.len(), &forward, backward.as_ref())
-        )
+        format!("{}\n", object(&args, &problem, rounds.len(), &forward, backward.as_ref()))
     } else {
         table(&problem, rounds.len(), &forward, backward.as_ref())
     };
@@ -71,27 +64,15 @@ fn problem(args: &BenchArgs) -> Result<Problem, Error> {
         head_dim: args.head_dim,
         value_dim: args.head_dim,
     };
-    let lengths = Lengths {
-        batch: 1,
-        q_len: args.seqlen,
-        kv_len: args.seqlen,
-    };
-    let asked = Asked {
-        shape: &args.mask,
-        kv_documents: None,
-        bands: None,
-    };
+    let lengths = Lengths { batch: 1, q_len: args.seqlen, kv_len: args.seqlen };
+    let asked = Asked { shape: &args.mask, kv_documents: None, bands: None };
     let (mask, bands) = asked.mask(|| Ok(None), lengths)?;
     let tensor = |stream, heads| normal(0, stream, dtype, [1, args.seqlen, heads, args.head_dim]);
     Ok(Problem {
         q: tensor(Stream::Q, args.q_heads)?,
         k: tensor(Stream::K, kv_heads)?,
         v: tensor(Stream::V, kv_heads)?,
-        dout: if args.backward {
-            Some(tensor(Stream::Dout, args.q_heads)?)
-        } else {
-            None
-        },
+        dout: if args.backward { Some(tensor(Stream::Dout, args.q_heads)?) } else { None },
         sizes,
         mask,
         bands,
@@ -122,11 +103,7 @@ fn rounds(problem: &Problem, progress: &Progress) -> Result<Vec<Round>, Error> {
     while rounds.len() < FEWEST_ROUNDS || begin.elapsed() < LEAST_TIME {
         let gemm = gemm_on(problem.pes * problem.threads, &problem.sizes);
         let median = run::run(problem, &way, progress)?.median();
-        rounds.push(Round {
-            forward: median.forward,
-            backward: median.backward,
-            gemm,
-        });
+        rounds.push(Round { forward: median.forward, backward: median.backward, gemm });
     }
     Ok(rounds)
 }
@@ -137,11 +114,7 @@ fn gemm_on(threads: usize, sizes: &Sizes) -> GemmRate {
         let rate = || gemm_rate(sizes.head_dim, sizes.value_dim, GEMM_TIME);
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(rate)).collect();
         let own = rate();
-        others
-            .into_iter()
-            .filter_map(|thread| thread.join().ok())
-            .chain([own])
-            .collect()
+        others.into_iter().filter_map(|thread| thread.join().ok()).chain([own]).collect()
     });
     GemmRate {
         forward: rates.iter().map(|rate| rate.forward).sum(),
@@ -166,13 +139,7 @@ impl Rate {
             gflops: middle(|(pass, _)| pass.gflops()),
             gemm_gflops: middle(|(_, gemm)| *gemm),
             // Of each round's pair, so that a machine that slows down for a while slows both.
-            share: middle(|(pass, gemm)| {
-                if *gemm > 0.0 {
-                    pass.gflops() / gemm
-                } else {
-                    0.0
-                }
-            }),
+            share: middle(|(pass, gemm)| if *gemm > 0.0 { pass.gflops() / gemm } else { 0.0 }),
         }
     }
 

@@ -31,11 +31,7 @@ pub fn compare(
     backward: Option<&reference::Backward>,
 ) -> Result<Vec<Row>, reference::Mismatch> {
     let row = |name, of: &dyn Fn(&Results) -> Result<Errors, reference::Mismatch>| {
-        Ok(Row {
-            name,
-            errors: of(results)?,
-            one_device: of(one_device)?.relative,
-        })
+        Ok(Row { name, errors: of(results)?, one_device: of(one_device)?.relative })
     };
     let mut rows = vec![
         row("out", &|results| forward.out_errors(&results.out))?,

@@ -6,22 +6,14 @@ use longreach_plan::Documents;
 /// The documents of LIST for sequences of `len` tokens: once for all of the `batch` rows, or for each.
 ///
 /// Fails when LIST is neither cu_seqlens nor ranges, leaves the sequence, or has another number of rows.
-pub fn parse(
-    argument: &str,
-    list: &str,
-    len: usize,
-    batch: usize,
-) -> Result<Vec<Documents>, Error> {
+pub fn parse(argument: &str, list: &str, len: usize, batch: usize) -> Result<Vec<Documents>, Error> {
     let bad = |why: String| Error::bad(argument, list, why);
     let row = |row: &str| {
         let documents = Documents::parse(row)?;
         documents.resolve("documents", len as u64)?;
         Ok(documents)
     };
-    let rows = list
-        .split(';')
-        .map(row)
-        .collect::<Result<Vec<_>, longreach_plan::Error>>();
+    let rows = list.split(';').map(row).collect::<Result<Vec<_>, longreach_plan::Error>>();
     let rows = rows.map_err(|error| bad(error.to_string()))?;
     if rows.len() != 1 && rows.len() != batch {
         return Err(bad(format!(
@@ -39,11 +31,7 @@ mod tests {
     #[test]
     fn rows_stand_between_semicolons() {
         let counts = |list: &str, len, batch| -> Vec<usize> {
-            parse("--documents", list, len, batch)
-                .unwrap()
-                .iter()
-                .map(Documents::count)
-                .collect()
+            parse("--documents", list, len, batch).unwrap().iter().map(Documents::count).collect()
         };
         assert_eq!(counts("0,3,3,8", 8, 1), [3]);
         assert_eq!(counts("0..3, 4..8;1..2", 8, 2), [2, 1]);

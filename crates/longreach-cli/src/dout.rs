@@ -68,10 +68,7 @@ fn normal_at(key: u64, at: u64) -> f64 {
         // In (0, 1), never 0: its logarithm is taken.
         ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     };
-    let (radius, angle) = (
-        uniform(at.wrapping_mul(2)),
-        uniform(at.wrapping_mul(2).wrapping_add(1)),
-    );
+    let (radius, angle) = (uniform(at.wrapping_mul(2)), uniform(at.wrapping_mul(2).wrapping_add(1)));
     (-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()
 }
 
@@ -90,10 +87,7 @@ mod tests {
     use super::*;
 
     fn values(seed: u64, shape: [usize; 4]) -> Vec<f32> {
-        normal(seed, Stream::Dout, DType::F32, shape)
-            .unwrap()
-            .view()
-            .to_f32()
+        normal(seed, Stream::Dout, DType::F32, shape).unwrap().view().to_f32()
     }
 
     #[test]

@@ -40,16 +40,8 @@ pub mod status {
 
 impl Error {
     /// A value that an argument does not take.
-    pub fn bad(
-        argument: impl Into<String>,
-        value: impl Into<String>,
-        why: impl Into<String>,
-    ) -> Self {
-        Self::Bad {
-            argument: argument.into(),
-            value: value.into(),
-            why: why.into(),
-        }
+    pub fn bad(argument: impl Into<String>, value: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Bad { argument: argument.into(), value: value.into(), why: why.into() }
     }
 
     /// The exit status.
@@ -70,20 +62,12 @@ impl Error {
 /// cannot steer a terminal.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
-    for word in text
-        .split(['\n', '\r'])
-        .map(str::trim)
-        .filter(|word| !word.is_empty())
-    {
+    for word in text.split(['\n', '\r']).map(str::trim).filter(|word| !word.is_empty()) {
         if !line.is_empty() {
             line.push(' ');
         }
         for c in word.chars() {
-            if c.is_control() {
-                line.extend(c.escape_default())
-            } else {
-                line.push(c)
-            }
+            if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
         }
     }
     line
@@ -106,26 +90,17 @@ mod tests {
     #[test]
     fn a_message_is_one_line_whatever_the_value_holds() {
         let error = Error::bad("--documents", "0,\n5\x1b[2J", "not a number");
-        assert_eq!(
-            error.line(),
-            "error: --documents 0, 5\\u{1b}[2J: not a number"
-        );
+        assert_eq!(error.line(), "error: --documents 0, 5\\u{1b}[2J: not a number");
     }
 
     #[test]
     fn a_long_value_is_cut_at_a_character() {
         let line = Error::bad("--bands", "ä".repeat(5000), "no such file").line();
-        assert_eq!(
-            line,
-            format!("error: --bands {}...: no such file", "ä".repeat(200))
-        );
+        assert_eq!(line, format!("error: --bands {}...: no such file", "ä".repeat(200)));
     }
 
     #[test]
     fn an_empty_value_is_visible() {
-        assert_eq!(
-            Error::bad("--scale", "", "not a number").line(),
-            "error: --scale '': not a number"
-        );
+        assert_eq!(Error::bad("--scale", "", "not a number").line(), "error: --scale '': not a number");
     }
 }

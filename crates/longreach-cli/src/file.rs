@@ -37,19 +37,9 @@ impl TensorFile {
         // one runs is asked of the user, as of every program that maps its input; this program writes its
         // own outputs beside and renames them, so it never changes a mapped file itself.
         let map = unsafe { Mmap::map(&file) }.map_err(cannot)?;
-        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|error| {
-            bad(format!(
-                "is not a whole safetensors file: {}",
-                reason(&error)
-            ))
-        })?;
-        Ok(Self {
-            argument,
-            path: name,
-            map: Arc::new(map),
-            metadata,
-            start: header.saturating_add(8),
-        })
+        let (header, metadata) = SafeTensors::read_metadata(&map)
+            .map_err(|error| bad(format!("is not a whole safetensors file: {}", reason(&error))))?;
+        Ok(Self { argument, path: name, map: Arc::new(map), metadata, start: header.saturating_add(8) })
     }
 
     /// An error about this file.
@@ -59,11 +49,7 @@ impl TensorFile {
 
     /// An entry of the metadata.
     pub fn entry(&self, key: &str) -> Option<&str> {
-        self.metadata
-            .metadata()
-            .as_ref()?
-            .get(key)
-            .map(String::as_str)
+        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
     }
 
     /// Whether the file has a tensor of this name.
@@ -84,16 +70,11 @@ impl TensorFile {
             Dtype::F16 => DType::F16,
             Dtype::BF16 => DType::Bf16,
             other => {
-                return Err(self.bad(format!(
-                    "tensor {name} has dtype {other:?}, expected F32, F16 or BF16"
-                )));
+                return Err(self.bad(format!("tensor {name} has dtype {other:?}, expected F32, F16 or BF16")));
             }
         };
         let shape: [usize; 4] = info.shape[..].try_into().map_err(|_| {
-            self.bad(format!(
-                "tensor {name} has {} dimensions, expected 4 {dims}",
-                info.shape.len()
-            ))
+            self.bad(format!("tensor {name} has {} dimensions, expected 4 {dims}", info.shape.len()))
         })?;
         let (begin, end) = info.data_offsets;
         let bytes = self
@@ -111,14 +92,8 @@ impl TensorFile {
             )));
         }
         // A view counts in products of the dimensions, which can overflow even where one of them is 0.
-        if shape
-            .iter()
-            .try_fold(1usize, |n, &dim| n.checked_mul(dim.max(1)))
-            .is_none()
-        {
-            return Err(self.bad(format!(
-                "tensor {name} has shape {shape:?}, too large for this machine"
-            )));
+        if shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim.max(1))).is_none() {
+            return Err(self.bad(format!("tensor {name} has shape {shape:?}, too large for this machine")));
         }
         Ok(Tensor::mapped(Arc::clone(&self.map), bytes, dtype, shape))
     }
@@ -130,8 +105,7 @@ fn reason(error: &SafeTensorError) -> String {
         SafeTensorError::HeaderTooLarge => "its header is larger than 100 MB".to_owned(),
         SafeTensorError::InvalidHeaderLength => "its header is longer than the file".to_owned(),
         SafeTensorError::MetadataIncompleteBuffer => {
-            "its tensors do not end where the file ends (truncated, or bytes behind them)"
-                .to_owned()
+            "its tensors do not end where the file ends (truncated, or bytes behind them)".to_owned()
         }
         SafeTensorError::TensorInvalidInfo => "a tensor's shape does not fill its bytes".to_owned(),
         SafeTensorError::InvalidOffset(name) => {

@@ -65,32 +65,24 @@ impl Input {
         let k = file.tensor("k", "[B, Skv, Hkv, Dqk]")?;
         let v = file.tensor("v", "[B, Skv, Hkv, Dv]")?;
         let sizes = Self::sizes(&file, &q, &k, &v)?;
-        Ok(Self {
-            q,
-            k,
-            v,
-            file,
-            sizes,
-        })
+        Ok(Self { q, k, v, file, sizes })
     }
 
     fn sizes(file: &TensorFile, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Sizes, Error> {
         let dtype = q.dtype();
         for (name, tensor) in [("k", k), ("v", v)] {
             if tensor.dtype() != dtype {
-                return Err(file.bad(format!(
-                    "tensor {name} has type {}, expected {dtype} as q has",
-                    tensor.dtype()
-                )));
+                return Err(
+                    file.bad(format!("tensor {name} has type {}, expected {dtype} as q has", tensor.dtype()))
+                );
             }
         }
         let [batch, q_len, q_heads, head_dim] = q.shape();
         let [_, kv_len, kv_heads, _] = k.shape();
         let value_dim = v.shape()[3];
-        for (name, tensor, expected) in [
-            ("k", k, [batch, kv_len, kv_heads, head_dim]),
-            ("v", v, [batch, kv_len, kv_heads, value_dim]),
-        ] {
+        for (name, tensor, expected) in
+            [("k", k, [batch, kv_len, kv_heads, head_dim]), ("v", v, [batch, kv_len, kv_heads, value_dim])]
+        {
             if tensor.shape() != expected {
                 return Err(file.bad(format!(
                     "tensor {name} has shape {:?}, expected {expected:?} beside q {:?} and k {:?}",
@@ -116,16 +108,7 @@ impl Input {
                 "q has {q_heads} heads and k has {kv_heads}: the heads of q must be a multiple of those of k"
             )));
         }
-        Ok(Sizes {
-            dtype,
-            batch,
-            q_len,
-            kv_len,
-            q_heads,
-            kv_heads,
-            head_dim,
-            value_dim,
-        })
+        Ok(Sizes { dtype, batch, q_len, kv_len, q_heads, kv_heads, head_dim, value_dim })
     }
 
     /// The mask that the file asks for.
@@ -136,9 +119,9 @@ impl Input {
             None => Ok(None),
             Some("causal") => Ok(Some(MaskKind::Causal)),
             Some("full") => Ok(Some(MaskKind::Full)),
-            Some(other) => Err(self.file.bad(format!(
-                "metadata mask is {other}, expected causal or full; --mask overrides it"
-            ))),
+            Some(other) => Err(self
+                .file
+                .bad(format!("metadata mask is {other}, expected causal or full; --mask overrides it"))),
         }
     }
 
@@ -149,14 +132,10 @@ impl Input {
         let Some(text) = self.file.entry("scale") else {
             return Ok((self.sizes.head_dim as f64).powf(-0.5));
         };
-        text.trim()
-            .parse::<f64>()
-            .ok()
-            .filter(|&scale: &f64| (scale as f32).is_finite())
-            .ok_or_else(|| {
-                self.file.bad(format!(
-                    "metadata scale is {text}, expected a finite number of float32's range; --scale overrides it"
-                ))
-            })
+        text.trim().parse::<f64>().ok().filter(|&scale: &f64| (scale as f32).is_finite()).ok_or_else(|| {
+            self.file.bad(format!(
+                "metadata scale is {text}, expected a finite number of float32's range; --scale overrides it"
+            ))
+        })
     }
 }

@@ -45,8 +45,7 @@ impl Asked<'_> {
         match mask.resolve(lengths.batch, lengths.q_len, lengths.kv_len) {
             Ok(bands) => Ok((mask, bands)),
             Err(error) => {
-                let (argument, value) = match (self.bands, &self.shape.documents, self.shape.window)
-                {
+                let (argument, value) = match (self.bands, &self.shape.documents, self.shape.window) {
                     (Some(path), _, _) => ("--bands", path.display().to_string()),
                     (None, Some(documents), _) => ("--documents", documents.clone()),
                     (None, None, Some(window)) => ("--window", window.to_string()),
@@ -65,9 +64,7 @@ impl Asked<'_> {
             ("--kv-documents", self.kv_documents.is_some()),
         ];
         if let Some((other, _)) = others.iter().find(|(_, given)| *given) {
-            let why = format!(
-                "is the whole mask and cannot be combined with {other}: leave one of them out"
-            );
+            let why = format!("is the whole mask and cannot be combined with {other}: leave one of them out");
             return Err(Error::bad("--bands", path.display().to_string(), why));
         }
         Ok(Mask::bands(bands_file::read(path, lengths.q_len)?))
@@ -89,9 +86,7 @@ impl Asked<'_> {
         if let Some(window) = self.shape.window {
             mask = mask.window(window.left, window.right);
         }
-        if let Some((q, kv)) =
-            both_documents(self.shape.documents.as_deref(), self.kv_documents, lengths)?
-        {
+        if let Some((q, kv)) = both_documents(self.shape.documents.as_deref(), self.kv_documents, lengths)? {
             mask = mask.documents(q).kv_documents(kv);
         }
         Ok(mask)
@@ -129,13 +124,9 @@ fn both_documents(
     let kv = documents::parse("--kv-documents", kv_list, lengths.kv_len, lengths.batch)?;
     for row in 0..q.len().max(kv.len()) {
         // A list of one row stands for every batch row.
-        let (q, kv) = (
-            q.get(row).unwrap_or(&q[0]).count(),
-            kv.get(row).unwrap_or(&kv[0]).count(),
-        );
+        let (q, kv) = (q.get(row).unwrap_or(&q[0]).count(), kv.get(row).unwrap_or(&kv[0]).count());
         if q != kv {
-            let why =
-                format!("has {kv} documents in batch row {row}, expected {q} as --documents has");
+            let why = format!("has {kv} documents in batch row {row}, expected {q} as --documents has");
             return Err(Error::bad("--kv-documents", kv_list, why));
         }
     }
@@ -151,24 +142,9 @@ mod tests {
         documents: Option<&str>,
         kv_documents: Option<&str>,
     ) -> Result<(Mask, Bands), Error> {
-        let shape = MaskArgs {
-            mask: None,
-            window: None,
-            documents: documents.map(str::to_owned),
-        };
-        let asked = Asked {
-            shape: &shape,
-            kv_documents,
-            bands: None,
-        };
-        asked.mask(
-            || Ok(Some(MaskKind::Full)),
-            Lengths {
-                batch: 2,
-                q_len,
-                kv_len: 8,
-            },
-        )
+        let shape = MaskArgs { mask: None, window: None, documents: documents.map(str::to_owned) };
+        let asked = Asked { shape: &shape, kv_documents, bands: None };
+        asked.mask(|| Ok(Some(MaskKind::Full)), Lengths { batch: 2, q_len, kv_len: 8 })
     }
 
     #[test]
@@ -176,43 +152,19 @@ mod tests {
         let one = |range| vec![range];
         let (text, bands) = mask(8, Some("0,3,8"), None).unwrap();
         assert_eq!(text.to_string(), "full documents=2");
-        assert_eq!(
-            [bands.visible(1, 2), bands.visible(1, 3)],
-            [one(0..3), one(3..8)]
-        );
+        assert_eq!([bands.visible(1, 2), bands.visible(1, 3)], [one(0..3), one(3..8)]);
         let (_, bands) = mask(8, Some("0,3,8"), Some("0..1,6..8;0..2,2..4")).unwrap();
-        assert_eq!(
-            [bands.visible(0, 2), bands.visible(0, 3)],
-            [one(0..1), one(6..8)]
-        );
-        assert_eq!(
-            [bands.visible(1, 2), bands.visible(1, 3)],
-            [one(0..2), one(2..4)]
-        );
+        assert_eq!([bands.visible(0, 2), bands.visible(0, 3)], [one(0..1), one(6..8)]);
+        assert_eq!([bands.visible(1, 2), bands.visible(1, 3)], [one(0..2), one(2..4)]);
     }
 
     #[test]
     fn documents_that_do_not_fit_each_other_are_refused() {
         for (q_len, documents, kv_documents, part) in [
-            (
-                8,
-                None,
-                Some("0,8"),
-                "--kv-documents 0,8: speaks of the keys only",
-            ),
+            (8, None, Some("0,8"), "--kv-documents 0,8: speaks of the keys only"),
             (5, Some("0,5"), None, "--documents 0,5: does not say where"),
-            (
-                8,
-                Some("0,3,8"),
-                Some("0,8"),
-                "--kv-documents 0,8: has 1 documents in batch row 0, expected 2",
-            ),
-            (
-                8,
-                Some("0,8"),
-                Some("0,8;0,1,8"),
-                "has 2 documents in batch row 1, expected 1",
-            ),
+            (8, Some("0,3,8"), Some("0,8"), "--kv-documents 0,8: has 1 documents in batch row 0, expected 2"),
+            (8, Some("0,8"), Some("0,8;0,1,8"), "has 2 documents in batch row 1, expected 1"),
         ] {
             let error = mask(q_len, documents, kv_documents).unwrap_err().line();
             assert!(error.contains(part), "{error}");

@@ -43,15 +43,12 @@ pub fn measured(calls: &[&[Called]], number: usize, holdings: &[Holding]) -> Mea
         })
         .collect();
     let forward: Vec<_> = runs().map(|called| &called.forward).collect();
-    let backward: Vec<_> = runs()
-        .filter_map(|called| called.backward.as_ref())
-        .collect();
+    let backward: Vec<_> = runs().filter_map(|called| called.backward.as_ref()).collect();
     let passes: Vec<Pass> = per_pe.iter().map(|pe| pe.forward).collect();
     let gradient_passes: Vec<Pass> = per_pe.iter().filter_map(|pe| pe.backward).collect();
     Measured {
         forward: Pass::total(makespan(&forward), &passes),
-        backward: (!backward.is_empty())
-            .then(|| Pass::total(makespan(&backward), &gradient_passes)),
+        backward: (!backward.is_empty()).then(|| Pass::total(makespan(&backward), &gradient_passes)),
         per_pe,
     }
 }
@@ -90,11 +87,7 @@ pub fn spans(calls: &[&[Called]]) -> Vec<Span> {
                 .map(move |(span, pass)| traced(pe, pass, span))
         })
         .collect();
-    spans.sort_by(|a, b| {
-        (a.pe, a.start)
-            .partial_cmp(&(b.pe, b.start))
-            .unwrap_or(std::cmp::Ordering::Equal)
-    });
+    spans.sort_by(|a, b| (a.pe, a.start).partial_cmp(&(b.pe, b.start)).unwrap_or(std::cmp::Ordering::Equal));
     spans
 }
 

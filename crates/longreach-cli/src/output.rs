@@ -33,14 +33,11 @@ struct Entry {
 pub fn write(path: &Path, mut outputs: Vec<Output>) -> Result<(), Error> {
     // Wider elements first, so that every tensor is aligned for its type; by name within a width.
     outputs.sort_by_key(|output| (std::cmp::Reverse(output.dtype.size()), output.name));
-    let header =
-        header(&outputs).map_err(|why| Error::bad("--out", path.display().to_string(), why))?;
+    let header = header(&outputs).map_err(|why| Error::bad("--out", path.display().to_string(), why))?;
     write_beside("--out", path, |file| {
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
-        outputs
-            .iter()
-            .try_for_each(|output| write_elements(file, output))
+        outputs.iter().try_for_each(|output| write_elements(file, output))
     })
 }
 
@@ -56,16 +53,11 @@ fn header(outputs: &[Output]) -> Result<Vec<u8>, String> {
             DType::F16 => "F16",
             DType::Bf16 => "BF16",
         };
-        let entry = Entry {
-            dtype,
-            shape: output.shape.clone(),
-            data_offsets: [start, end],
-        };
+        let entry = Entry { dtype, shape: output.shape.clone(), data_offsets: [start, end] };
         let entry = serde_json::to_string(&entry).map_err(|error| error.to_string())?;
         entries.insert(output.name, entry);
     }
-    let mut text =
-        String::from(r#"{"__metadata__":{"layout":"bshd","lse":"natural log, [B, H, S]"}"#);
+    let mut text = String::from(r#"{"__metadata__":{"layout":"bshd","lse":"natural log, [B, H, S]"}"#);
     for (name, entry) in entries {
         text.push_str(&format!(",\"{name}\":{entry}"));
     }
@@ -94,18 +86,12 @@ pub fn write_beside(
     write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> std::io::Result<()>,
 ) -> Result<(), Error> {
     let cannot = |error: std::io::Error| {
-        Error::bad(
-            argument,
-            path.display().to_string(),
-            format!("cannot be written: {error}"),
-        )
+        Error::bad(argument, path.display().to_string(), format!("cannot be written: {error}"))
     };
     let file = new_beside(path).map_err(cannot)?;
     let unfinished = interrupt::Unfinished::new(file.path());
     let mut writer = BufWriter::with_capacity(1 << 20, file.as_file());
-    write(&mut writer)
-        .and_then(|()| writer.flush())
-        .map_err(cannot)?;
+    write(&mut writer).and_then(|()| writer.flush()).map_err(cannot)?;
     drop(writer);
     file.persist(path).map_err(|error| cannot(error.error))?;
     drop(unfinished);
@@ -122,9 +108,7 @@ fn new_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
 }
 
 fn folder(path: &Path) -> &Path {
-    path.parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Refuses a path that could not be written, before any work is done.
@@ -137,9 +121,7 @@ pub fn check_path(argument: &str, path: &Path) -> Result<(), Error> {
         return Err(bad("exists and is not a regular file".to_owned()));
     }
     // Made and removed at once: whether a folder can be written is not known before it is tried.
-    new_beside(path)
-        .map(drop)
-        .map_err(|error| bad(format!("cannot be written: {error}")))
+    new_beside(path).map(drop).map_err(|error| bad(format!("cannot be written: {error}")))
 }
 
 #[cfg(test)]
@@ -149,24 +131,9 @@ mod tests {
 
     fn outputs(values: &[f32]) -> Vec<Output<'_>> {
         vec![
-            Output {
-                name: "out",
-                dtype: DType::Bf16,
-                shape: vec![1, 3, 1, 1],
-                values,
-            },
-            Output {
-                name: "lse",
-                dtype: DType::F32,
-                shape: vec![1, 1, 3],
-                values,
-            },
-            Output {
-                name: "dk",
-                dtype: DType::F16,
-                shape: vec![3],
-                values,
-            },
+            Output { name: "out", dtype: DType::Bf16, shape: vec![1, 3, 1, 1], values },
+            Output { name: "lse", dtype: DType::F32, shape: vec![1, 1, 3], values },
+            Output { name: "dk", dtype: DType::F16, shape: vec![3], values },
         ]
     }
 
@@ -179,13 +146,8 @@ mod tests {
         write(&path, outputs(&values)).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        let out: Vec<bf16> = file
-            .tensor("out")
-            .unwrap()
-            .data()
-            .chunks(2)
-            .map(|b| bf16::from_le_bytes([b[0], b[1]]))
-            .collect();
+        let out: Vec<bf16> =
+            file.tensor("out").unwrap().data().chunks(2).map(|b| bf16::from_le_bytes([b[0], b[1]])).collect();
         assert_eq!(out, [1.0, f32::NEG_INFINITY, -2.5].map(bf16::from_f32));
         let lse: Vec<f32> = file
             .tensor("lse")
@@ -224,12 +186,7 @@ mod tests {
             file.write_all(b"half")?;
             Err(std::io::Error::other("disk full"))
         });
-        assert!(
-            error
-                .unwrap_err()
-                .line()
-                .ends_with("cannot be written: disk full")
-        );
+        assert!(error.unwrap_err().line().ends_with("cannot be written: disk full"));
         assert_eq!(std::fs::read(&path).unwrap(), b"before");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -237,11 +194,7 @@ mod tests {
     #[test]
     fn paths_that_cannot_be_written_are_refused_early() {
         let folder = tempfile::tempdir().unwrap();
-        for path in [
-            folder.path().to_owned(),
-            folder.path().join("missing/x"),
-            "".into(),
-        ] {
+        for path in [folder.path().to_owned(), folder.path().join("missing/x"), "".into()] {
             assert!(check_path("--out", &path).is_err(), "{path:?}");
         }
         check_path("--out", &folder.path().join("x")).unwrap();

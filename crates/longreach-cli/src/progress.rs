@@ -19,11 +19,7 @@ pub struct Progress {
 impl Progress {
     /// Starts the clock.
     pub fn new() -> Self {
-        Self {
-            start: Instant::now(),
-            terminal: std::io::stderr().is_terminal(),
-            status: Mutex::new(None),
-        }
+        Self { start: Instant::now(), terminal: std::io::stderr().is_terminal(), status: Mutex::new(None) }
     }
 
     /// Runs a step under a line that says what it is.
@@ -60,11 +56,7 @@ impl Progress {
     }
 
     fn interval(&self) -> Duration {
-        if self.terminal {
-            Duration::from_millis(100)
-        } else {
-            Duration::from_secs(10)
-        }
+        if self.terminal { Duration::from_millis(100) } else { Duration::from_secs(10) }
     }
 
     fn line(&self, text: &str, last: bool) {

@@ -97,21 +97,11 @@ impl Report<'_> {
         };
         for (number, pe) in self.per_pe.iter().enumerate() {
             if let Some(pass) = of(pe) {
-                table.line(line(
-                    format!("PE {number}"),
-                    pe.tokens,
-                    pe.rows_fetched,
-                    pass,
-                ));
+                table.line(line(format!("PE {number}"), pe.tokens, pe.rows_fetched, pass));
             }
         }
         let sum = |of: fn(&PerPe) -> u64| self.per_pe.iter().map(of).sum();
-        table.line(line(
-            "all".to_owned(),
-            sum(|pe| pe.tokens),
-            sum(|pe| pe.rows_fetched),
-            total,
-        ));
+        table.line(line("all".to_owned(), sum(|pe| pe.tokens), sum(|pe| pe.rows_fetched), total));
         table.text()
     }
 
@@ -155,10 +145,8 @@ impl Report<'_> {
 
     fn check_json(&self) -> Option<Value> {
         // Tensors that were not asked for are null, as passes are.
-        let mut check: Map<String, Value> = ["out", "lse", "dq", "dk", "dv"]
-            .map(|name| (name.to_owned(), Value::Null))
-            .into_iter()
-            .collect();
+        let mut check: Map<String, Value> =
+            ["out", "lse", "dq", "dk", "dv"].map(|name| (name.to_owned(), Value::Null)).into_iter().collect();
         for row in self.check? {
             let errors = json!({
                 "max_abs": number(row.errors.max_abs),
@@ -216,15 +204,8 @@ mod tests {
 
     #[test]
     fn an_error_that_is_not_finite_is_null_and_fails() {
-        let errors = Errors {
-            max_abs: f64::INFINITY,
-            relative: f64::INFINITY,
-        };
-        let row = Row {
-            name: "out",
-            errors,
-            one_device: 1e-7,
-        };
+        let errors = Errors { max_abs: f64::INFINITY, relative: f64::INFINITY };
+        let row = Row { name: "out", errors, one_device: 1e-7 };
         assert!(!row.passed());
         assert_eq!(number(row.errors.relative), None);
         assert!(check_table(&[row]).contains("FAILED"));

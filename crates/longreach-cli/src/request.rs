@@ -71,11 +71,7 @@ impl Request {
     pub fn new(args: AttendArgs) -> Result<Self, Error> {
         let input = Input::open(&args.input)?;
         let sizes = input.sizes;
-        let lengths = Lengths {
-            batch: sizes.batch,
-            q_len: sizes.q_len,
-            kv_len: sizes.kv_len,
-        };
+        let lengths = Lengths { batch: sizes.batch, q_len: sizes.q_len, kv_len: sizes.kv_len };
         let asked = Asked {
             shape: &args.mask,
             kv_documents: args.kv_documents.as_deref(),
@@ -95,17 +91,12 @@ impl Request {
             (None, false) => None,
         };
         for (argument, path) in [("--out", &args.out), ("--trace", &args.trace)] {
-            path.as_deref()
-                .map_or(Ok(()), |path| check_path(argument, path))?;
+            path.as_deref().map_or(Ok(()), |path| check_path(argument, path))?;
         }
         if let (Some(out), Some(trace)) = (&args.out, &args.trace)
             && out == trace
         {
-            return Err(Error::bad(
-                "--trace",
-                trace.display().to_string(),
-                "is the file of --out also",
-            ));
+            return Err(Error::bad("--trace", trace.display().to_string(), "is the file of --out also"));
         }
         let out_dtype = match args.out_dtype {
             OutDtype::Input => sizes.dtype,

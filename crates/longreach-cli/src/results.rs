@@ -21,13 +21,7 @@ pub struct Results {
 impl Results {
     /// The tensors by name.
     pub fn tensors(&self) -> [(&'static str, &[f32]); 5] {
-        [
-            ("out", &self.out),
-            ("lse", &self.lse),
-            ("dq", &self.dq),
-            ("dk", &self.dk),
-            ("dv", &self.dv),
-        ]
+        [("out", &self.out), ("lse", &self.lse), ("dq", &self.dq), ("dk", &self.dk), ("dv", &self.dv)]
     }
 }
 
@@ -36,13 +30,9 @@ pub fn difference<'t>(
     first: impl IntoIterator<Item = (&'static str, &'t Tensor)>,
     second: impl IntoIterator<Item = (&'static str, &'t Tensor)>,
 ) -> Option<&'static str> {
-    let same = |a: &Tensor, b: &Tensor| {
-        a.shape() == b.shape() && a.elements().bytes() == b.elements().bytes()
-    };
-    first
-        .into_iter()
-        .zip(second)
-        .find_map(|((name, a), (_, b))| (!same(a, b)).then_some(name))
+    let same =
+        |a: &Tensor, b: &Tensor| a.shape() == b.shape() && a.elements().bytes() == b.elements().bytes();
+    first.into_iter().zip(second).find_map(|((name, a), (_, b))| (!same(a, b)).then_some(name))
 }
 
 /// What was measured in one of several equal runs.
@@ -85,11 +75,7 @@ impl Runs {
         Measured {
             forward: Pass::median(&self.each(|run| run.forward)),
             backward: median_of_some(&self.each(|run| run.backward)),
-            per_pe: per_pe
-                .iter()
-                .enumerate()
-                .map(|(number, first)| pe(number, first))
-                .collect(),
+            per_pe: per_pe.iter().enumerate().map(|(number, first)| pe(number, first)).collect(),
         }
     }
 

@@ -6,8 +6,7 @@ use crate::progress::Progress;
 use crate::request::Problem;
 use crate::results::{Results, Runs, difference};
 use longreach::{
-    Attention, ContextParallel, Dims, HeapSize, Layout, Need, Options, Pe, Shards, Stages, Tensor,
-    World,
+    Attention, ContextParallel, Dims, HeapSize, Layout, Need, Options, Pe, Shards, Stages, Tensor, World,
 };
 use longreach_plan as plan;
 
@@ -32,26 +31,14 @@ impl Way {
             threads: problem.threads,
             ..Options::default()
         };
-        Self {
-            pes: problem.pes,
-            options,
-            repeat,
-        }
+        Self { pes: problem.pes, options, repeat }
     }
 
     /// On one PE with the whole sequence in order: what others are compared with.
     pub fn one_device(threads: usize) -> Self {
-        let options = Options {
-            layout: Layout::Contiguous,
-            stages: Stages::Exactly(1),
-            threads,
-            ..Options::default()
-        };
-        Self {
-            pes: 1,
-            options,
-            repeat: 1,
-        }
+        let options =
+            Options { layout: Layout::Contiguous, stages: Stages::Exactly(1), threads, ..Options::default() };
+        Self { pes: 1, options, repeat: 1 }
     }
 }
 
@@ -91,33 +78,21 @@ impl<'p> Planned<'p> {
     /// Fails when there is no such plan, before anything starts.
     pub fn new(problem: &'p Problem, way: &Way) -> Result<Self, Error> {
         let sizes = &problem.sizes;
-        let attention = Attention::cross(problem.mask.clone(), sizes.q_len, sizes.kv_len)
-            .scale(problem.scale as f32);
+        let attention =
+            Attention::cross(problem.mask.clone(), sizes.q_len, sizes.kv_len).scale(problem.scale as f32);
         let refused = |error| refused(error, &way.options);
         let dims = Dims::of(&problem.q.view(), &problem.k.view(), &problem.v.view());
         let mut options = way.options.clone();
-        let (_, need) = dims
-            .and_then(|dims| longreach::plan(way.pes, &attention, &dims, &options))
-            .map_err(refused)?;
+        let (_, need) =
+            dims.and_then(|dims| longreach::plan(way.pes, &attention, &dims, &options)).map_err(refused)?;
         options.heap = HeapSize::of(&need);
-        let (q, kv) =
-            longreach::shards(way.pes, sizes.batch, &attention, &options).map_err(refused)?;
-        Ok(Self {
-            problem,
-            attention,
-            options,
-            repeat: way.repeat,
-            need,
-            q,
-            kv,
-        })
+        let (q, kv) = longreach::shards(way.pes, sizes.batch, &attention, &options).map_err(refused)?;
+        Ok(Self { problem, attention, options, repeat: way.repeat, need, q, kv })
     }
 
     /// Runs the problem in a new world.
     pub fn run(&self, progress: &Progress) -> Result<Runs, Error> {
-        let world = World::threads(self.q.pes())
-            .map_err(failed)?
-            .with_deadline(self.problem.deadline);
+        let world = World::threads(self.q.pes()).map_err(failed)?.with_deadline(self.problem.deadline);
         let watched = world.clone();
         progress.show(move || {
             let done = (0..watched.pes()).map(|pe| watched.progress(pe));
@@ -129,18 +104,9 @@ impl<'p> Planned<'p> {
         let calls: Vec<&[Called]> = parts.iter().map(|part| &part.calls[..]).collect();
         Ok(Runs {
             results,
-            difference: parts
-                .iter()
-                .filter_map(|part| part.difference)
-                .min_by_key(|(run, _)| *run),
-            measured: (0..self.repeat)
-                .map(|number| measured(&calls, number, &self.holdings()))
-                .collect(),
-            stages: calls
-                .iter()
-                .flat_map(|calls| calls.iter().map(Called::stages))
-                .max()
-                .unwrap_or(0),
+            difference: parts.iter().filter_map(|part| part.difference).min_by_key(|(run, _)| *run),
+            measured: (0..self.repeat).map(|number| measured(&calls, number, &self.holdings())).collect(),
+            stages: calls.iter().flat_map(|calls| calls.iter().map(Called::stages)).max().unwrap_or(0),
             need: self.need,
             spans: spans(&calls),
         })
@@ -168,25 +134,15 @@ impl<'p> Planned<'p> {
         let q = longreach::shard(&problem.q.view(), &self.q, me)?;
         let k = longreach::shard(&problem.k.view(), &self.kv, me)?;
         let v = longreach::shard(&problem.v.view(), &self.kv, me)?;
-        let dout = problem
-            .dout
-            .as_ref()
-            .map(|dout| longreach::shard(&dout.view(), &self.q, me))
-            .transpose()?;
-        let mut part = Part {
-            tensors: Vec::new(),
-            difference: None,
-            calls: Vec::with_capacity(self.repeat),
-        };
+        let dout =
+            problem.dout.as_ref().map(|dout| longreach::shard(&dout.view(), &self.q, me)).transpose()?;
+        let mut part = Part { tensors: Vec::new(), difference: None, calls: Vec::with_capacity(self.repeat) };
         for number in 1..=self.repeat {
             // PEs begin a pass together: its times are its own, not those of what came before.
             team.barrier()?;
             let forward = cp.forward(&q.view(), &k.view(), &v.view(), &self.attention)?;
             // It waits for the end of the forward, so that the backward's time is its own too.
-            let mut called = Called {
-                forward: forward.saved.statistics()?,
-                backward: None,
-            };
+            let mut called = Called { forward: forward.saved.statistics()?, backward: None };
             team.barrier()?;
             let mut gradients = None;
             if let Some(dout) = &dout {
@@ -201,16 +157,11 @@ impl<'p> Planned<'p> {
                 outputs.push(("dv", grads.dv.wait()?));
             }
             if number == 1 {
-                part.tensors = outputs
-                    .into_iter()
-                    .map(|(name, tensor)| (name, tensor.clone()))
-                    .collect();
+                part.tensors = outputs.into_iter().map(|(name, tensor)| (name, tensor.clone())).collect();
             } else {
                 called.forget_spans();
                 let first = part.tensors.iter().map(|(name, tensor)| (*name, tensor));
-                part.difference = part
-                    .difference
-                    .or_else(|| Some((number, difference(first, outputs)?)));
+                part.difference = part.difference.or_else(|| Some((number, difference(first, outputs)?)));
             }
             part.calls.push(called);
         }
@@ -221,10 +172,8 @@ impl<'p> Planned<'p> {
     /// Takes the tensors out of the parts and puts them together in the order of the whole sequence.
     fn assemble(&self, parts: &mut [Part]) -> Result<Results, longreach::Error> {
         let mut results = Results::default();
-        let mut taken: Vec<_> = parts
-            .iter_mut()
-            .map(|part| std::mem::take(&mut part.tensors).into_iter())
-            .collect();
+        let mut taken: Vec<_> =
+            parts.iter_mut().map(|part| std::mem::take(&mut part.tensors).into_iter()).collect();
         loop {
             let column: Vec<_> = taken.iter_mut().filter_map(Iterator::next).collect();
             let Some(&(name, _)) = column.first() else {
@@ -266,10 +215,9 @@ fn floats(elements: longreach::Elements) -> Vec<f32> {
 /// Why a plan was refused, in the words of the command line.
 fn refused(error: longreach::Error, options: &Options) -> Error {
     match (&error, options.memory) {
-        (
-            longreach::Error::Plan(plan::Error::Memory { .. }) | longreach::Error::Input(_),
-            Some(bound),
-        ) => Error::bad("--memory", bound.to_string(), error.to_string()),
+        (longreach::Error::Plan(plan::Error::Memory { .. }) | longreach::Error::Input(_), Some(bound)) => {
+            Error::bad("--memory", bound.to_string(), error.to_string())
+        }
         _ => Error::Usage(error.to_string()),
     }
 }

@@ -24,11 +24,7 @@ pub struct Pass {
 impl Pass {
     /// Operations over seconds; 0 where nothing was done.
     pub fn gflops(&self) -> f64 {
-        if self.flops > 0.0 && self.seconds > 0.0 {
-            self.flops / self.seconds * 1e-9
-        } else {
-            0.0
-        }
+        if self.flops > 0.0 && self.seconds > 0.0 { self.flops / self.seconds * 1e-9 } else { 0.0 }
     }
 
     /// The passes of all PEs as one: times are maxima (`seconds` is given), bytes and operations sums.
@@ -125,10 +121,7 @@ mod tests {
             ..Pass::default()
         };
         let total = Pass::total(2.0, &[pass(0.25, 10), pass(0.75, 20)]);
-        assert_eq!(
-            (total.seconds, total.compute_seconds, total.exposed_seconds),
-            (2.0, 0.75, 0.75)
-        );
+        assert_eq!((total.seconds, total.compute_seconds, total.exposed_seconds), (2.0, 0.75, 0.75));
         assert_eq!((total.bytes_fetched, total.gflops()), (30, 1.0));
         assert_eq!(Pass::default().gflops(), 0.0);
         let median = Pass::median(&[pass(0.2, 7), pass(0.9, 7), pass(0.4, 7)]);

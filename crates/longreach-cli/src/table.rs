@@ -16,15 +16,9 @@ impl Table {
     pub fn text(&self) -> String {
         let columns = self.lines.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
-            self.lines
-                .iter()
-                .filter_map(|cells| cells.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
+            self.lines.iter().filter_map(|cells| cells.get(column)).map(|cell| cell.chars().count()).max()
         };
-        let widths: Vec<usize> = (0..columns)
-            .map(|column| width(column).unwrap_or(0))
-            .collect();
+        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
         let mut text = String::new();
         for cells in &self.lines {
             for (column, (cell, &width)) in cells.iter().zip(&widths).enumerate() {
@@ -52,11 +46,7 @@ pub fn bytes(n: u64) -> String {
         scaled /= 1024.0;
         unit = next;
     }
-    if unit == "B" {
-        format!("{n} B")
-    } else {
-        format!("{scaled:.1} {unit}")
-    }
+    if unit == "B" { format!("{n} B") } else { format!("{scaled:.1} {unit}") }
 }
 
 /// Seconds as milliseconds.
@@ -79,12 +69,7 @@ mod tests {
 
     #[test]
     fn byte_counts() {
-        for (n, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1536, "1.5 KiB"),
-            (3 << 30, "3.0 GiB"),
-        ] {
+        for (n, text) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")] {
             assert_eq!(bytes(n), text);
         }
         assert_eq!(bytes(u64::MAX), "16.0 EiB");

@@ -43,11 +43,7 @@ impl Tensor {
     /// A tensor of `value(i)` for each element i, rounded to `dtype`.
     ///
     /// Fails when memory runs out.
-    pub fn generated(
-        value: impl Fn(u64) -> f32,
-        dtype: DType,
-        shape: [usize; 4],
-    ) -> Result<Self, Error> {
+    pub fn generated(value: impl Fn(u64) -> f32, dtype: DType, shape: [usize; 4]) -> Result<Self, Error> {
         let elements = match dtype {
             DType::F32 => Elements::F32(filled(value, shape)?),
             DType::F16 => Elements::F16(filled(|at| f16::from_f32(value(at)), shape)?),
@@ -91,8 +87,7 @@ impl Tensor {
 
     /// The tensor as a view.
     pub fn view(&self) -> View<'_> {
-        View::contiguous(self.data(), self.shape)
-            .expect("a tensor has as many elements as its shape")
+        View::contiguous(self.data(), self.shape).expect("a tensor has as many elements as its shape")
     }
 }
 
@@ -101,11 +96,7 @@ fn filled<T>(value: impl Fn(u64) -> T, shape: [usize; 4]) -> Result<Vec<T>, Erro
     let mut values = Vec::new();
     let len = len
         .filter(|&len| values.try_reserve_exact(len).is_ok())
-        .ok_or_else(|| {
-            Error::Run(format!(
-                "memory ran out: a tensor of shape {shape:?} does not fit"
-            ))
-        })?;
+        .ok_or_else(|| Error::Run(format!("memory ran out: a tensor of shape {shape:?} does not fit")))?;
     values.extend((0..len as u64).map(value));
     Ok(values)
 }
@@ -119,7 +110,5 @@ fn copied(bytes: &[u8], dtype: DType) -> Elements {
 }
 
 fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> + '_ {
-    bytes
-        .chunks_exact(N)
-        .map(|word| word.try_into().expect("a chunk has N bytes"))
+    bytes.chunks_exact(N).map(|word| word.try_into().expect("a chunk has N bytes"))
 }

@@ -32,10 +32,10 @@ fn events(spans: &[Span]) -> Vec<Value> {
     }
     let mut events = Vec::with_capacity(spans.len() + tracks.len());
     for (pe, streams) in &tracks {
-        events.push(json!({"ph": "M", "name": "process_name", "pid": pe, "args": {"name": format!("PE {pe}")}}));
         events.push(
-            json!({"ph": "M", "name": "process_sort_index", "pid": pe, "args": {"sort_index": pe}}),
+            json!({"ph": "M", "name": "process_name", "pid": pe, "args": {"name": format!("PE {pe}")}}),
         );
+        events.push(json!({"ph": "M", "name": "process_sort_index", "pid": pe, "args": {"sort_index": pe}}));
         for (tid, stream) in streams.iter().enumerate() {
             events.push(
                 json!({"ph": "M", "name": "thread_name", "pid": pe, "tid": tid, "args": {"name": stream}}),
@@ -43,14 +43,9 @@ fn events(spans: &[Span]) -> Vec<Value> {
         }
     }
     events.extend(spans.iter().map(|span| {
-        let tid = tracks[&span.pe]
-            .iter()
-            .position(|stream| *stream == span.stream);
-        let args: Map<String, Value> = span
-            .args
-            .iter()
-            .map(|&(name, value)| (name.to_owned(), value.into()))
-            .collect();
+        let tid = tracks[&span.pe].iter().position(|stream| *stream == span.stream);
+        let args: Map<String, Value> =
+            span.args.iter().map(|&(name, value)| (name.to_owned(), value.into())).collect();
         json!({
             "ph": "X",
             "name": span.name,
@@ -80,36 +75,19 @@ mod tests {
             end: start + 0.5,
             args: vec![("bytes", 12)],
         };
-        let spans = [
-            span(0, "compute", "tile", 0.0),
-            span(0, "comm", "get", 0.25),
-            span(1, "comm", "wait", 1.0),
-        ];
+        let spans =
+            [span(0, "compute", "tile", 0.0), span(0, "comm", "get", 0.25), span(1, "comm", "wait", 1.0)];
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.json");
         write(&path, &spans).unwrap();
         let trace: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
-        let of = |ph: &str| {
-            events
-                .iter()
-                .filter(move |event| event["ph"] == ph)
-                .collect::<Vec<_>>()
-        };
-        let names: Vec<_> = of("M")
-            .iter()
-            .filter_map(|event| event["args"]["name"].as_str())
-            .collect();
+        let of = |ph: &str| events.iter().filter(move |event| event["ph"] == ph).collect::<Vec<_>>();
+        let names: Vec<_> = of("M").iter().filter_map(|event| event["args"]["name"].as_str()).collect();
         assert_eq!(names, ["PE 0", "compute", "comm", "PE 1", "comm"]);
         let get = of("X")[1];
-        assert_eq!(
-            (&get["name"], &get["pid"], &get["tid"]),
-            (&json!("get"), &json!(0), &json!(1))
-        );
-        assert_eq!(
-            (&get["ts"], &get["dur"]),
-            (&json!(250_000.0), &json!(500_000.0))
-        );
+        assert_eq!((&get["name"], &get["pid"], &get["tid"]), (&json!("get"), &json!(0), &json!(1)));
+        assert_eq!((&get["ts"], &get["dur"]), (&json!(250_000.0), &json!(500_000.0)));
         assert_eq!(get["args"]["bytes"], 12);
     }
 

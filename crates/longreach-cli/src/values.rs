@@ -20,19 +20,10 @@ impl FromStr for Window {
         let bound = |text: &str| match text.trim() {
             "-1" => Some(None),
             // Bounds end where positions do.
-            n => n
-                .parse()
-                .ok()
-                .filter(|&n: &u64| i64::try_from(n).is_ok())
-                .map(Some),
+            n => n.parse().ok().filter(|&n: &u64| i64::try_from(n).is_ok()).map(Some),
         };
         text.split_once(',')
-            .and_then(|(left, right)| {
-                Some(Self {
-                    left: bound(left)?,
-                    right: bound(right)?,
-                })
-            })
+            .and_then(|(left, right)| Some(Self { left: bound(left)?, right: bound(right)? }))
             .ok_or_else(|| "expected LEFT,RIGHT, each a whole number or -1 for no bound".to_owned())
     }
 }
@@ -57,7 +48,8 @@ pub fn stages(text: &str) -> Result<Stages, String> {
     match (text, text.parse()) {
         ("auto", _) => Ok(Stages::Auto),
         (_, Ok(n)) if n >= 1 => Ok(Stages::Exactly(n)),
-        _ => Err("expected auto or a whole number, at least 1 (stage 0, the PE's own rows, is not counted)".to_owned()),
+        _ => Err("expected auto or a whole number, at least 1 (stage 0, the PE's own rows, is not counted)"
+            .to_owned()),
     }
 }
 
@@ -88,25 +80,9 @@ mod tests {
     #[test]
     fn windows() {
         let window = |text: &str| text.parse::<Window>();
-        assert_eq!(
-            window("-1,0"),
-            Ok(Window {
-                left: None,
-                right: Some(0)
-            })
-        );
+        assert_eq!(window("-1,0"), Ok(Window { left: None, right: Some(0) }));
         assert_eq!(window("128,-1").unwrap().to_string(), "128,-1");
-        for bad in [
-            "-2,0",
-            "0,-2",
-            "1",
-            "1,2,3",
-            ",",
-            "a,b",
-            "1.5,0",
-            "99999999999999999999,0",
-            "--json",
-        ] {
+        for bad in ["-2,0", "0,-2", "1", "1,2,3", ",", "a,b", "1.5,0", "99999999999999999999,0", "--json"] {
             assert!(window(bad).is_err(), "{bad}");
         }
     }
@@ -116,15 +92,7 @@ mod tests {
         for text in ["zigzag", "contiguous", "striped", "striped:16"] {
             assert_eq!(layout(text).unwrap().to_string(), text);
         }
-        for bad in [
-            "",
-            "ring",
-            "striped:0",
-            "striped:-1",
-            "striped:",
-            "Zigzag",
-            "zigzag:2",
-        ] {
+        for bad in ["", "ring", "striped:0", "striped:-1", "striped:", "Zigzag", "zigzag:2"] {
             assert!(layout(bad).is_err(), "{bad}");
         }
     }
@@ -140,23 +108,10 @@ mod tests {
 
     #[test]
     fn memory() {
-        for (text, bytes) in [
-            ("4096", 4096),
-            ("64KiB", 65536),
-            ("2 MiB", 2 << 20),
-            ("3GiB", 3 << 30),
-        ] {
+        for (text, bytes) in [("4096", 4096), ("64KiB", 65536), ("2 MiB", 2 << 20), ("3GiB", 3 << 30)] {
             assert_eq!(text.parse(), Ok(Memory(bytes)), "{text}");
         }
-        for bad in [
-            "0",
-            "-5",
-            "1.5GiB",
-            "10GB",
-            "GiB",
-            "99999999999999999999",
-            "18446744073709551615KiB",
-        ] {
+        for bad in ["0", "-5", "1.5GiB", "10GB", "GiB", "99999999999999999999", "18446744073709551615KiB"] {
             assert!(bad.parse::<Memory>().is_err(), "{bad}");
         }
     }

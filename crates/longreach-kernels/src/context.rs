@@ -14,17 +14,14 @@ pub struct Context<'a> {
 
 impl std::fmt::Debug for Context<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context")
-            .field("threads", &self.threads())
-            .finish_non_exhaustive()
+        f.debug_struct("Context").field("threads", &self.threads()).finish_non_exhaustive()
     }
 }
 
 impl Context<'_> {
     /// Number of threads that a kernel may use.
     pub fn threads(&self) -> usize {
-        self.pool
-            .map_or(1, |pool| pool.current_num_threads().max(1))
+        self.pool.map_or(1, |pool| pool.current_num_threads().max(1))
     }
 
     /// Runs `work(scratch, item)` for each item. Items are *claimed* in ascending order, each by one

@@ -29,7 +29,9 @@ pub enum ConvertError {
         given: Vec<usize>,
     },
     /// Bytes that do not start where an element may.
-    #[error("a tensor of type {dtype} starts at an address that is no multiple of its element size: copy its bytes first")]
+    #[error(
+        "a tensor of type {dtype} starts at an address that is no multiple of its element size: copy its bytes first"
+    )]
     Alignment {
         /// The type's name.
         dtype: String,
@@ -53,7 +55,8 @@ mod from_ndarray {
                     let strides = array.strides().to_vec();
                     let gaps = || ConvertError::Gaps { shape: shape.to_vec(), strides: strides.clone() };
                     // An axis of one element may have any stride: it is never taken.
-                    let forward = |i: usize| if shape[i] <= 1 { Some(0) } else { usize::try_from(strides[i]).ok() };
+                    let forward =
+                        |i: usize| if shape[i] <= 1 { Some(0) } else { usize::try_from(strides[i]).ok() };
                     let steps: Option<Vec<usize>> = (0..4).map(forward).collect();
                     let steps: [usize; 4] = steps.and_then(|steps| steps.try_into().ok()).ok_or_else(gaps)?;
                     let slice = array.to_slice_memory_order().ok_or_else(gaps)?;
@@ -79,7 +82,8 @@ mod from_safetensors {
 
         fn try_from(tensor: &TensorView<'a>) -> Result<Self, ConvertError> {
             let given = tensor.shape();
-            let shape: [usize; 4] = given.try_into().map_err(|_| ConvertError::Rank { given: given.to_vec() })?;
+            let shape: [usize; 4] =
+                given.try_into().map_err(|_| ConvertError::Rank { given: given.to_vec() })?;
             let dtype = format!("{:?}", tensor.dtype());
             let bytes = tensor.data();
             let alignment = |_| ConvertError::Alignment { dtype: dtype.clone() };
@@ -102,7 +106,8 @@ mod tests {
 
     #[test]
     fn arrays_keep_their_strides_and_elements() {
-        let array = Array4::from_shape_fn((2, 3, 4, 5), |(b, h, s, d)| (b * 1000 + h * 100 + s * 10 + d) as f32);
+        let array =
+            Array4::from_shape_fn((2, 3, 4, 5), |(b, h, s, d)| (b * 1000 + h * 100 + s * 10 + d) as f32);
         // [batch, heads, sequence, dim] seen as [batch, sequence, heads, dim].
         let swapped = array.view().permuted_axes([0, 2, 1, 3]);
         let view = View::try_from(swapped).unwrap();

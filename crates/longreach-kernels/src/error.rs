@@ -43,9 +43,7 @@ pub enum Error {
         len: usize,
     },
     /// A tile that lists a key row twice.
-    #[error(
-        "tile {tile} lists key rows {first:?} and {second:?}, which overlap: list each key row once"
-    )]
+    #[error("tile {tile} lists key rows {first:?} and {second:?}, which overlap: list each key row once")]
     Overlap {
         /// Index of the tile in the call.
         tile: usize,

@@ -34,20 +34,10 @@ impl State<'_> {
 
 /// Refuses a slice that does not have exactly the elements of `shape`.
 pub(crate) fn expect_len(what: &'static str, given: usize, shape: &[usize]) -> Result<(), Error> {
-    let needed = shape
-        .iter()
-        .try_fold(1usize, |product, &n| product.checked_mul(n));
+    let needed = shape.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
     match needed {
-        None => Err(Error::Overflow {
-            what,
-            shape: shape.to_vec(),
-        }),
-        Some(needed) if needed != given => Err(Error::Length {
-            what,
-            given,
-            needed,
-            shape: shape.to_vec(),
-        }),
+        None => Err(Error::Overflow { what, shape: shape.to_vec() }),
+        Some(needed) if needed != given => Err(Error::Length { what, given, needed, shape: shape.to_vec() }),
         Some(_) => Ok(()),
     }
 }

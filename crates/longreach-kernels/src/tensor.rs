@@ -97,9 +97,7 @@ pub struct View<'a> {
 
 /// Why a view could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a view of shape {shape:?} with strides {strides:?} needs {needed} elements, the slice has {len}"
-)]
+#[error("a view of shape {shape:?} with strides {strides:?} needs {needed} elements, the slice has {len}")]
 pub struct ViewError {
     /// The shape asked for.
     pub shape: [usize; 4],
@@ -113,33 +111,18 @@ pub struct ViewError {
 
 impl<'a> View<'a> {
     /// A view with explicit strides; fails when it would reach beyond `data`.
-    pub fn strided(
-        data: Data<'a>,
-        shape: [usize; 4],
-        strides: [usize; 4],
-    ) -> Result<Self, ViewError> {
+    pub fn strided(data: Data<'a>, shape: [usize; 4], strides: [usize; 4]) -> Result<Self, ViewError> {
         let needed = if shape.contains(&0) {
             Some(0)
         } else {
             shape
                 .iter()
                 .zip(&strides)
-                .try_fold(1usize, |reach, (&n, &stride)| {
-                    reach.checked_add((n - 1).checked_mul(stride)?)
-                })
+                .try_fold(1usize, |reach, (&n, &stride)| reach.checked_add((n - 1).checked_mul(stride)?))
         };
         match needed {
-            Some(needed) if needed <= data.len() => Ok(Self {
-                data,
-                shape,
-                strides,
-            }),
-            _ => Err(ViewError {
-                shape,
-                strides,
-                needed: needed.unwrap_or(usize::MAX),
-                len: data.len(),
-            }),
+            Some(needed) if needed <= data.len() => Ok(Self { data, shape, strides }),
+            _ => Err(ViewError { shape, strides, needed: needed.unwrap_or(usize::MAX), len: data.len() }),
         }
     }
 

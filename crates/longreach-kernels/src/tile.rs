@@ -35,12 +35,7 @@ impl Tile<'_> {
             if given.start <= given.end && given.end <= len {
                 Ok(())
             } else {
-                Err(Error::Bounds {
-                    tile,
-                    what,
-                    given: given.clone(),
-                    len,
-                })
+                Err(Error::Bounds { tile, what, given: given.clone(), len })
             }
         };
         within("batches", &self.batch, batches)?;
@@ -51,11 +46,7 @@ impl Tile<'_> {
         let mut sorted: Vec<_> = self.kv.iter().filter(|range| !range.is_empty()).collect();
         sorted.sort_by_key(|range| range.start);
         match sorted.windows(2).find(|pair| pair[0].end > pair[1].start) {
-            Some(pair) => Err(Error::Overlap {
-                tile,
-                first: pair[0].clone(),
-                second: pair[1].clone(),
-            }),
+            Some(pair) => Err(Error::Overlap { tile, first: pair[0].clone(), second: pair[1].clone() }),
             None => Ok(()),
         }
     }
@@ -88,10 +79,7 @@ impl<'a> Gather<'a> {
 
     /// The row ranges that hold the gathered keys `keys`, in order, none empty.
     pub(crate) fn pieces(&self, keys: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
-        let first = self
-            .starts
-            .partition_point(|&start| start <= keys.start)
-            .saturating_sub(1);
+        let first = self.starts.partition_point(|&start| start <= keys.start).saturating_sub(1);
         (first..self.kv.len())
             .take_while({
                 let end = keys.end;
@@ -118,8 +106,7 @@ pub(crate) fn seeing_rows(band: &Band, rows: Range<i64>, keys: Range<i64>) -> Ra
         }
     };
     require(!keys.is_empty());
-    if let (Edge::Fixed(lo), Edge::Fixed(hi)) | (Edge::Diagonal(lo), Edge::Diagonal(hi)) =
-        (band.lo, band.hi)
+    if let (Edge::Fixed(lo), Edge::Fixed(hi)) | (Edge::Diagonal(lo), Edge::Diagonal(hi)) = (band.lo, band.hi)
     {
         require(lo < hi);
     }
@@ -167,42 +154,27 @@ mod tests {
         for lo in (-7..12).step_by(3).flat_map(edges) {
             for hi in (-6..14).step_by(2).flat_map(edges) {
                 for q in [0..9, 2..7, 4..4] {
-                    let band = Band {
-                        q: q.clone(),
-                        lo,
-                        hi,
-                    };
+                    let band = Band { q: q.clone(), lo, hi };
                     for keys in [0..8, 3..6, 5..5, 7..8] {
                         let sees = |t: i64, k: i64| q.contains(&t) && lo.at(t) <= k && k < hi.at(t);
-                        let rows: Vec<i64> = (1..8)
-                            .filter(|&t| keys.clone().any(|k| sees(t, k)))
-                            .collect();
+                        let rows: Vec<i64> = (1..8).filter(|&t| keys.clone().any(|k| sees(t, k))).collect();
                         let found = seeing_rows(&band, 1..8, keys.clone());
                         assert_eq!(found.clone().collect::<Vec<_>>(), rows, "{band:?} {keys:?}");
                         if found.is_empty() {
                             continue;
                         }
-                        let seen: Vec<i64> = keys
-                            .clone()
-                            .filter(|&k| found.clone().any(|t| sees(t, k)))
-                            .collect();
+                        let seen: Vec<i64> =
+                            keys.clone().filter(|&k| found.clone().any(|t| sees(t, k))).collect();
                         let span = seen_keys(&band, found.clone(), keys.clone());
                         assert_eq!(span.collect::<Vec<_>>(), seen, "{band:?} {keys:?}");
                         let all = keys.clone().all(|k| found.clone().all(|t| sees(t, k)));
-                        assert_eq!(
-                            sees_all(&band, found, keys.clone()),
-                            all,
-                            "{band:?} {keys:?}"
-                        );
+                        assert_eq!(sees_all(&band, found, keys.clone()), all, "{band:?} {keys:?}");
                         checked += 1;
                     }
                 }
             }
         }
-        assert!(
-            checked > 300,
-            "only {checked} of the combinations saw anything"
-        );
+        assert!(checked > 300, "only {checked} of the combinations saw anything");
     }
 
     #[test]

@@ -155,9 +155,8 @@ mod tests {
                 bands.extend([0..9, 2..7, 4..4].map(|q| Band { q, lo, hi }));
             }
         }
-        let sees = |band: &Band, t: i64, k: i64| {
-            band.q.contains(&t) && band.lo.at(t) <= k && k < band.hi.at(t)
-        };
+        let sees =
+            |band: &Band, t: i64, k: i64| band.q.contains(&t) && band.lo.at(t) <= k && k < band.hi.at(t);
         let mut seen = 0;
         for a in &bands {
             let count = (0..9).flat_map(|t| (0..8).map(move |k| (t, k)));

@@ -22,9 +22,8 @@ impl Bands {
 
     /// The visible (query, key) pairs of `batch` batch rows.
     pub fn visible_pairs(&self, batch: usize) -> u128 {
-        let pairs = |bands: &Vec<Band>| -> u128 {
-            bands.iter().map(|band| band.pairs(self.kv_len as i64)).sum()
-        };
+        let pairs =
+            |bands: &Vec<Band>| -> u128 { bands.iter().map(|band| band.pairs(self.kv_len as i64)).sum() };
         match self.rows.as_slice() {
             [all] => pairs(all) * batch as u128,
             rows => rows.iter().map(pairs).sum(),

@@ -25,9 +25,7 @@ pub enum Error {
         why: String,
     },
     /// Documents for another number of batch rows.
-    #[error(
-        "{what} has {given} rows for {batch} batch rows: give 1, for all of them, or one a batch row"
-    )]
+    #[error("{what} has {given} rows for {batch} batch rows: give 1, for all of them, or one a batch row")]
     DocumentRows {
         /// `documents` or `kv_documents`.
         what: &'static str,

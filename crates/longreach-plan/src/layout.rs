@@ -135,7 +135,9 @@ fn push(runs: &mut Vec<Run>, run: Run) {
         return;
     }
     match runs.last_mut() {
-        Some(last) if last.step == 1 && run.step == 1 && last.start + last.len == run.start => last.len += run.len,
+        Some(last) if last.step == 1 && run.step == 1 && last.start + last.len == run.start => {
+            last.len += run.len
+        }
         _ => runs.push(run),
     }
 }

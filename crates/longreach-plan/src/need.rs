@@ -98,12 +98,14 @@ impl Plan {
         let slots = buffers.slots.min(stages);
         // K and V begin at multiples of 64 bytes.
         let publish_slot = own.checked_mul(shape.element_bytes)?.checked_add(64)?;
-        let symmetric =
-            publish_slot.checked_mul(PUBLISH_SLOTS)?.checked_add(contribution.checked_mul(buffers.return_slots)?)?;
+        let symmetric = publish_slot
+            .checked_mul(PUBLISH_SLOTS)?
+            .checked_add(contribution.checked_mul(buffers.return_slots)?)?;
         let fetch_slots = stage.checked_mul(shape.element_bytes)?.checked_mul(slots)?;
         let contribution_slots = stage.checked_mul(4)?.checked_mul(slots)?.checked_add(contribution)?;
         let state = state.checked_mul(4)?;
-        let total = symmetric.checked_add(fetch_slots)?.checked_add(contribution_slots)?.checked_add(state)?;
+        let total =
+            symmetric.checked_add(fetch_slots)?.checked_add(contribution_slots)?.checked_add(state)?;
         Some(Need { publish_slot, contribution, symmetric, fetch_slots, contribution_slots, state, total })
     }
 }

@@ -69,7 +69,14 @@ pub struct Plan {
 }
 
 /// Who holds which queries and which keys. Zigzag follows documents, unless batch rows have different ones.
-pub fn shards(mask: &Mask, layout: &Layout, batch: usize, pes: usize, q_len: usize, kv_len: usize) -> Result<(Shards, Shards), Error> {
+pub fn shards(
+    mask: &Mask,
+    layout: &Layout,
+    batch: usize,
+    pes: usize,
+    q_len: usize,
+    kv_len: usize,
+) -> Result<(Shards, Shards), Error> {
     let (_, documents) = mask.resolve_with_documents(batch, q_len, kv_len)?;
     let (q, kv) = match &documents[..] {
         [(q, kv)] => (q.as_slice(), kv.as_slice()),
@@ -83,7 +90,11 @@ impl Plan {
     pub fn new(request: &Request) -> Result<Self, Error> {
         let Request { batch, q_len, kv_len, pes, mask, layout, stages: count } = request;
         if *count == 0 {
-            return Err(Error::Count { what: "stages", given: 0, expected: "at least 1 (stage 0, a PE's own rows, does not count)" });
+            return Err(Error::Count {
+                what: "stages",
+                given: 0,
+                expected: "at least 1 (stage 0, a PE's own rows, does not count)",
+            });
         }
         let bands = mask.resolve(*batch, *q_len, *kv_len)?;
         let (q_shards, kv_shards) = shards(mask, layout, *batch, *pes, *q_len, *kv_len)?;
@@ -149,7 +160,11 @@ impl Plan {
 impl PePlan {
     /// Rows that the PE fetches, over all batch rows.
     pub fn rows_fetched(&self) -> u64 {
-        self.stages.iter().flat_map(|stage| &stage.gets).map(|get| (get.rows.len() * get.batch.len()) as u64).sum()
+        self.stages
+            .iter()
+            .flat_map(|stage| &stage.gets)
+            .map(|get| (get.rows.len() * get.batch.len()) as u64)
+            .sum()
     }
 
     /// Visible (query, key) pairs of the PE's queries, over all batch rows.
@@ -175,21 +190,28 @@ impl fmt::Display for Plan {
 
 impl fmt::Display for PePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "PE {}: {} queries, {} keys, fetches {} rows", self.pe, self.q_rows, self.kv_rows, self.rows_fetched())?;
+        writeln!(
+            f,
+            "PE {}: {} queries, {} keys, fetches {} rows",
+            self.pe,
+            self.q_rows,
+            self.kv_rows,
+            self.rows_fetched()
+        )?;
         for (number, stage) in self.stages.iter().enumerate() {
             writeln!(f, "  stage {number}: {} rows", stage.rows)?;
             for get in &stage.gets {
-                writeln!(f, "    get from PE {} rows {:?} of batch {:?} to {}", get.owner, get.rows, get.batch, get.at)?;
+                writeln!(
+                    f,
+                    "    get from PE {} rows {:?} of batch {:?} to {}",
+                    get.owner, get.rows, get.batch, get.at
+                )?;
             }
             for tile in &stage.tiles {
                 writeln!(
                     f,
                     "    tile batch {:?} q {:?} kv {:?} sees {} .. {}",
-                    tile.batch,
-                    tile.q,
-                    tile.kv,
-                    tile.band.lo,
-                    tile.band.hi
+                    tile.batch, tile.q, tile.kv, tile.band.lo, tile.band.hi
                 )?;
             }
         }

@@ -106,10 +106,7 @@ impl Mask {
             Kind::PrefixLm(prefix) => {
                 let end = kv.start + span(prefix);
                 let turn = (end - shift).clamp(q.start, q.end.max(q.start));
-                vec![
-                    band(q.start..turn, first, Edge::Fixed(end)),
-                    band(turn..q.end, first, after),
-                ]
+                vec![band(q.start..turn, first, Edge::Fixed(end)), band(turn..q.end, first, after)]
             }
             Kind::SinkWindow { sink, left } => {
                 let (end, from) = (kv.start + span(sink), shift - span(left));

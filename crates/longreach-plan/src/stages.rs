@@ -151,7 +151,12 @@ fn fetched(group: &[Needed], q: &[Run], kv: &Shards, classes: &[Class]) -> Stage
             let mut pieces = Vec::new();
             for range in &needed.rows[c] {
                 for batch in &class.batch {
-                    stage.gets.push(Get { owner: needed.owner, batch: batch.clone(), rows: range.clone(), at });
+                    stage.gets.push(Get {
+                        owner: needed.owner,
+                        batch: batch.clone(),
+                        rows: range.clone(),
+                        at,
+                    });
                 }
                 pieces.extend(parts(kv.runs(needed.owner), range, at));
                 at += range.len();

@@ -133,7 +133,9 @@ fn local_bands(rows: &Run, piece: &Piece, band: &Band) -> Vec<Band> {
     let mut bands = Vec::new();
     for a in q.start.max(0)..q.end.min(rows.len as i64) {
         let position = start + a * step;
-        let at = |edge: Edge| Edge::Fixed(ceil_div(edge.at(position).saturating_sub(keys.start as i64), keys.step as i64));
+        let at = |edge: Edge| {
+            Edge::Fixed(ceil_div(edge.at(position).saturating_sub(keys.start as i64), keys.step as i64))
+        };
         bands.extend(Band { q: a..a + 1, lo: at(band.lo), hi: at(band.hi) }.intersect(&inside));
     }
     bands
@@ -227,7 +229,13 @@ fn segments(seen: &[(Band, usize)]) -> Vec<Range<i64>> {
 
 /// Adds the tiles of one segment: what is seen in full side by side, in front of it one part whose beginning moves,
 /// behind it one whose end moves; other parts that move are tiles of their own.
-fn combine(tiles: &mut Vec<Tile>, parts: Vec<Part>, segment: &Range<i64>, first: usize, batch: &Range<usize>) {
+fn combine(
+    tiles: &mut Vec<Tile>,
+    parts: Vec<Part>,
+    segment: &Range<i64>,
+    first: usize,
+    batch: &Range<usize>,
+) {
     let (mut front, mut full, mut back, mut alone) = (None, Vec::new(), None, Vec::new());
     for part in parts {
         match (part.lo, part.hi) {

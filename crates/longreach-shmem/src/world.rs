@@ -282,10 +282,17 @@ impl Shared {
         let began = Instant::now();
         // The suspect, its progress, and since when neither has changed.
         let mut suspect: Option<(Culprit, u64, Instant)> = None;
+        let mut next_look = began + look;
         loop {
-            if self.bells[pe].wait(look, || ready() || self.failure().is_some()) {
+            let sleep = next_look.saturating_duration_since(Instant::now());
+            if self.bells[pe].wait(sleep, || ready() || self.failure().is_some()) {
                 return self.check();
             }
+            // The bell rings for all that changes on this PE; following the waits is for the clock only.
+            if Instant::now() < next_look {
+                continue;
+            }
+            next_look = Instant::now() + look;
             let found = culprit(&self.ledgers, target, operation);
             let progress = self.progress_of(&found);
             match &suspect {

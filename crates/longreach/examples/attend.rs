@@ -18,7 +18,8 @@ fn main() -> Result<(), Error> {
         let cp = ContextParallel::new(&pe.team()?, &options)?;
         let (queries, keys) = cp.shards(1, &attention)?;
         // Each PE holds its own rows only ...
-        let [q, k, v] = [(&q, &queries), (&k, &keys), (&v, &keys)].map(|(x, held)| shard(x, held, pe.number()));
+        let [q, k, v] =
+            [(&q, &queries), (&k, &keys), (&v, &keys)].map(|(x, held)| shard(x, held, pe.number()));
         // ... and fetches the others' while it computes.
         let forward = cp.forward(&q?.view(), &k?.view(), &v?.view(), &attention)?;
         let out = forward.out.wait()?.clone();

@@ -33,7 +33,9 @@ pub enum Error {
         reserved: usize,
     },
     /// Memory that a call needs could not be had.
-    #[error("{bytes} bytes for {what} could not be allocated: use more PEs, more stages or shorter sequences")]
+    #[error(
+        "{bytes} bytes for {what} could not be allocated: use more PEs, more stages or shorter sequences"
+    )]
     OutOfMemory {
         /// What it was for.
         what: &'static str,

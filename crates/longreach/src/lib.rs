@@ -28,11 +28,11 @@ pub use context_parallel::{
 };
 pub use error::Error;
 pub use longreach_device::{Kind, Label, Span};
-pub use longreach_kernels::{DType, Data, ConvertError, View, ViewError, gemm_rate};
-pub use longreach_plan::{
-    Band, Bands, Documents, Edge, Layout, Mask, Need, PePlan, Plan, Shards,
+pub use longreach_kernels::{ConvertError, DType, Data, View, ViewError, gemm_rate};
+pub use longreach_plan::{Band, Bands, Documents, Edge, Layout, Mask, Need, PePlan, Plan, Shards};
+pub use longreach_shmem::{
+    Error as ShmemError, Failure, FailureKind, Operation, Pe, Signals, Symmetric, Team, World,
 };
-pub use longreach_shmem::{Failure, FailureKind, Operation, Pe, Symmetric, Signals, Team, World, Error as ShmemError};
 pub use options::{HeapSize, Options, Stages};
 pub use sharding::{shard, unshard};
 pub use support::{SUPPORT, Support, support_table, supports};

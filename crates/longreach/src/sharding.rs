@@ -12,7 +12,10 @@ use longreach_plan::Shards;
 pub fn shard(whole: &View, shards: &Shards, pe: usize) -> Result<Tensor, Error> {
     let given = whole.shape()[1];
     if given != shards.total() {
-        return Err(Error::Input(format!("a tensor of {given} rows: the shards are of {} rows", shards.total())));
+        return Err(Error::Input(format!(
+            "a tensor of {given} rows: the shards are of {} rows",
+            shards.total()
+        )));
     }
     if pe >= shards.pes() {
         return Err(Error::Input(format!("PE {pe}: the shards are for {} PEs", shards.pes())));
@@ -47,7 +50,8 @@ pub fn unshard(parts: &[Tensor], shards: &Shards) -> Result<Tensor, Error> {
         for b in 0..batch {
             for (row, position) in shards.positions(pe).enumerate() {
                 let (to_row, from_row) = (b * shards.total() + position, b * shards.len(pe) + row);
-                to[to_row * width..(to_row + 1) * width].copy_from_slice(&from[from_row * width..(from_row + 1) * width]);
+                to[to_row * width..(to_row + 1) * width]
+                    .copy_from_slice(&from[from_row * width..(from_row + 1) * width]);
             }
         }
     }
@@ -65,11 +69,17 @@ mod tests {
         let documents = Documents::cu_seqlens([0, 5, 16, 16, 23]).resolve("documents", 23).unwrap();
         let values: Vec<half::bf16> = (0..2 * 23 * 3 * 2).map(|i| half::bf16::from_f32(i as f32)).collect();
         let whole = View::contiguous(Data::Bf16(&values), [2, 23, 3, 2]).unwrap();
-        for layout in [Layout::Zigzag, Layout::Contiguous, Layout::Striped { block: 1 }, Layout::Striped { block: 4 }] {
+        for layout in
+            [Layout::Zigzag, Layout::Contiguous, Layout::Striped { block: 1 }, Layout::Striped { block: 4 }]
+        {
             for pes in [1, 2, 3, 5, 30] {
                 let shards = layout.shard(23, pes, &documents).unwrap();
                 let parts: Vec<Tensor> = (0..pes).map(|pe| shard(&whole, &shards, pe).unwrap()).collect();
-                assert_eq!(unshard(&parts, &shards).unwrap(), Tensor::copy_of(&whole).unwrap(), "{layout} {pes}");
+                assert_eq!(
+                    unshard(&parts, &shards).unwrap(),
+                    Tensor::copy_of(&whole).unwrap(),
+                    "{layout} {pes}"
+                );
             }
         }
     }
@@ -78,7 +88,10 @@ mod tests {
     fn wrong_sizes_are_refused_with_both_numbers() {
         let shards = Layout::Zigzag.shard(8, 2, &[]).unwrap();
         let seven = View::contiguous(Data::F32(&[0.0; 7]), [1, 7, 1, 1]).unwrap();
-        assert_eq!(shard(&seven, &shards, 0).unwrap_err().to_string(), "a tensor of 7 rows: the shards are of 8 rows");
+        assert_eq!(
+            shard(&seven, &shards, 0).unwrap_err().to_string(),
+            "a tensor of 7 rows: the shards are of 8 rows"
+        );
         let eight = View::contiguous(Data::F32(&[0.0; 8]), [1, 8, 1, 1]).unwrap();
         assert!(shard(&eight, &shards, 2).is_err());
         let part = shard(&eight, &shards, 0).unwrap();

@@ -25,8 +25,16 @@ pub const SUPPORT: &[Support] = &[
     row("device", "cpu", "CUDA is to come"),
     row("transport", "threads: a PE is a thread of one process", "one process a PE is to come"),
     row("PEs", "any number from 1, odd ones too; teams of any of them in any order", ""),
-    row("dtype", "f32, f16, bf16; results are float32, accumulated in float32", "convert fp8 and float64 inputs"),
-    row("mask", "full, causal, window, packed documents with gaps, prefix-LM, sink + window, any disjoint bands", ""),
+    row(
+        "dtype",
+        "f32, f16, bf16; results are float32, accumulated in float32",
+        "convert fp8 and float64 inputs",
+    ),
+    row(
+        "mask",
+        "full, causal, window, packed documents with gaps, prefix-LM, sink + window, any disjoint bands",
+        "",
+    ),
     row("lengths", "any, with Sq != Skv (aligned bottom-right); empty shards and documents", ""),
     row("heads", "query heads a multiple of key heads (GQA, MQA)", "repeat or pad heads otherwise"),
     row("head_dim", "any; that of values may differ", ""),

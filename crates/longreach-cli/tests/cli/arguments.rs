@@ -5,10 +5,7 @@ use crate::support::{Folder, attend, entry, longreach, safetensors, small_entrie
 /// A folder with the small input in it, and that input's path.
 fn input(metadata: &str) -> (Folder, std::path::PathBuf) {
     let folder = Folder::new();
-    let path = folder.file(
-        "in.safetensors",
-        safetensors(metadata, &small_entries("F32")),
-    );
+    let path = folder.file("in.safetensors", safetensors(metadata, &small_entries("F32")));
     (folder, path)
 }
 
@@ -24,14 +21,8 @@ fn values_that_an_argument_does_not_take() {
         (&["--pes"], &["--pes"]),
         (&["--threads", "0"], &["'0'", "--threads"]),
         (&["--threads", "-3"], &["'-3'", "--threads"]),
-        (
-            &["--transport", "pigeons"],
-            &["'pigeons'", "--transport", "threads"],
-        ),
-        (
-            &["--layout", "ring"],
-            &["'ring'", "--layout", "zigzag, contiguous"],
-        ),
+        (&["--transport", "pigeons"], &["'pigeons'", "--transport", "threads"]),
+        (&["--layout", "ring"], &["'ring'", "--layout", "zigzag, contiguous"]),
         (&["--layout", "striped:0"], &["'striped:0'", "--layout"]),
         (&["--layout", "striped:x"], &["'striped:x'", "--layout"]),
         (&["--layout", ""], &["--layout"]),
@@ -42,14 +33,8 @@ fn values_that_an_argument_does_not_take() {
         (&["--memory", "1GB"], &["'1GB'", "--memory", "GiB"]),
         (&["--memory", "-5"], &["'-5'", "--memory"]),
         (&["--memory", "18446744073709551615GiB"], &["--memory"]),
-        (
-            &["--mask", "diagonal"],
-            &["'diagonal'", "--mask", "causal, full"],
-        ),
-        (
-            &["--window", "-2,0"],
-            &["'-2,0'", "--window", "-1 for no bound"],
-        ),
+        (&["--mask", "diagonal"], &["'diagonal'", "--mask", "causal, full"]),
+        (&["--window", "-2,0"], &["'-2,0'", "--window", "-1 for no bound"]),
         (&["--window", "0,-2"], &["'0,-2'", "--window"]),
         (&["--window", "5"], &["'5'", "--window"]),
         (&["--window", "1,2,3"], &["'1,2,3'", "--window"]),
@@ -67,10 +52,7 @@ fn values_that_an_argument_does_not_take() {
         (&["--deadline", "inf"], &["'inf'", "--deadline"]),
         (&["--deadline", "nan"], &["'nan'", "--deadline"]),
         (&["--deadline", "1e300"], &["'1e300'", "--deadline"]),
-        (
-            &["--out-dtype", "f64"],
-            &["'f64'", "--out-dtype", "input, f32"],
-        ),
+        (&["--out-dtype", "f64"], &["'f64'", "--out-dtype", "input, f32"]),
         (&["--backwards"], &["--backwards"]),
         (&["--pes", "2", "--pes", "3"], &["--pes"]),
         (&["--json=yes"], &["--json"]),
@@ -99,19 +81,10 @@ fn commands_that_there_are_not() {
 
 #[test]
 fn help_and_version_are_no_errors() {
-    for args in [
-        &["--help"][..],
-        &["--version"],
-        &["attend", "--help"],
-        &["bench", "attention", "--help"],
-    ] {
+    for args in [&["--help"][..], &["--version"], &["attend", "--help"], &["bench", "attention", "--help"]] {
         let ran = longreach(args);
         assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
-        assert!(
-            ran.stdout.contains("longreach") || ran.stdout.contains("Usage"),
-            "{}",
-            ran.stdout
-        );
+        assert!(ran.stdout.contains("longreach") || ran.stdout.contains("Usage"), "{}", ran.stdout);
     }
 }
 
@@ -121,67 +94,28 @@ fn masks_that_contradict_themselves_or_the_lengths() {
     let bands = |text: &str| folder.file("bands.json", text).display().to_string();
     let good = bands(r#"{"bands":[{"q":[0,12],"lo":{"fixed":0},"hi":{"diagonal":1}}]}"#);
     for (args, parts) in [
-        (
-            &["--bands", &good, "--mask", "full"][..],
-            &["--bands", "--mask"][..],
-        ),
-        (
-            &["--bands", &good, "--window", "-1,0"],
-            &["--bands", "--window"],
-        ),
-        (
-            &["--bands", &good, "--documents", "0,12"],
-            &["--bands", "--documents"],
-        ),
-        (
-            &["--bands", &good, "--kv-documents", "0,12"],
-            &["--bands", "--kv-documents"],
-        ),
-        (
-            &["--bands", "nowhere.json"],
-            &["--bands nowhere.json", "cannot be read"],
-        ),
-        (
-            &["--documents", "0,5"],
-            &["--documents 0,5", "ends at 5, expected 12"],
-        ),
-        (
-            &["--documents", "0,5,3,12"],
-            &["--documents 0,5,3,12", "decreases from 5 to 3"],
-        ),
+        (&["--bands", &good, "--mask", "full"][..], &["--bands", "--mask"][..]),
+        (&["--bands", &good, "--window", "-1,0"], &["--bands", "--window"]),
+        (&["--bands", &good, "--documents", "0,12"], &["--bands", "--documents"]),
+        (&["--bands", &good, "--kv-documents", "0,12"], &["--bands", "--kv-documents"]),
+        (&["--bands", "nowhere.json"], &["--bands nowhere.json", "cannot be read"]),
+        (&["--documents", "0,5"], &["--documents 0,5", "ends at 5, expected 12"]),
+        (&["--documents", "0,5,3,12"], &["--documents 0,5,3,12", "decreases from 5 to 3"]),
         (&["--documents", "0..5,4..12"], &["--documents 0..5,4..12"]),
-        (
-            &["--documents", "0..13"],
-            &["--documents 0..13", "12 tokens"],
-        ),
+        (&["--documents", "0..13"], &["--documents 0..13", "12 tokens"]),
         (&["--documents", "-1,12"], &["--documents -1,12"]),
         (&["--documents", ""], &["--documents"]),
-        (
-            &["--documents", "0,12;0,12;0,12"],
-            &["has 3 rows", "expected 1 or 2"],
-        ),
-        (
-            &["--kv-documents", "0,12"],
-            &["--kv-documents 0,12", "--documents"],
-        ),
-        (
-            &["--documents", "0,3,12", "--kv-documents", "0,12"],
-            &["--kv-documents 0,12", "expected 2"],
-        ),
+        (&["--documents", "0,12;0,12;0,12"], &["has 3 rows", "expected 1 or 2"]),
+        (&["--kv-documents", "0,12"], &["--kv-documents 0,12", "--documents"]),
+        (&["--documents", "0,3,12", "--kv-documents", "0,12"], &["--kv-documents 0,12", "expected 2"]),
     ] {
         attend(&path, args).refused(parts);
     }
     for (text, part) in [
         ("", "not a list of bands"),
         ("{\"bands\":3}", "not a list of bands"),
-        (
-            r#"{"bands":[{"q":[0,13],"lo":{"fixed":0},"hi":{"diagonal":1}}]}"#,
-            "band 0 has q [0, 13)",
-        ),
-        (
-            r#"{"bands":[{"q":[0,1],"lo":{"fixed":"a"},"hi":{"diagonal":1}}]}"#,
-            "not a list of bands",
-        ),
+        (r#"{"bands":[{"q":[0,13],"lo":{"fixed":0},"hi":{"diagonal":1}}]}"#, "band 0 has q [0, 13)"),
+        (r#"{"bands":[{"q":[0,1],"lo":{"fixed":"a"},"hi":{"diagonal":1}}]}"#, "not a list of bands"),
         (
             r#"{"bands":[{"q":[0,12],"lo":{"fixed":0},"hi":{"fixed":5}},{"q":[3,4],"lo":{"fixed":4},"hi":{"fixed":6}}]}"#,
             "--bands",
@@ -210,11 +144,7 @@ fn outputs_that_cannot_be_written() {
     let itself = folder.path("").display().to_string();
     let x = folder.path("x").display().to_string();
     for argument in ["--out", "--trace"] {
-        attend(&path, &[argument, &missing]).refused(&[
-            argument,
-            "missing/out",
-            "cannot be written",
-        ]);
+        attend(&path, &[argument, &missing]).refused(&[argument, "missing/out", "cannot be written"]);
         attend(&path, &[argument, &itself]).refused(&[argument, "not the name of a file"]);
         attend(&path, &[argument, ""]).refused(&[argument]);
     }

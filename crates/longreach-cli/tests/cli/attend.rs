@@ -15,11 +15,7 @@ fn tensor(path: &Path, name: &str) -> (Vec<usize>, safetensors::Dtype, Vec<u8>) 
     let bytes = std::fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let tensor = file.tensor(name).unwrap();
-    (
-        tensor.shape().to_vec(),
-        tensor.dtype(),
-        tensor.data().to_vec(),
-    )
+    (tensor.shape().to_vec(), tensor.dtype(), tensor.data().to_vec())
 }
 
 /// Bytes that a failed comparison does not print.
@@ -38,10 +34,7 @@ fn bytes(path: &Path) -> Bytes {
 
 #[test]
 fn the_sample_is_within_the_accuracy_rule() {
-    let report = json(
-        &sample(),
-        &["--pes", "4", "--threads", "1", "--backward", "--check"],
-    );
+    let report = json(&sample(), &["--pes", "4", "--threads", "1", "--backward", "--check"]);
     assert_eq!(report["check"]["passed"], true);
     for name in ["out", "lse", "dq", "dk", "dv"] {
         let row = &report["check"][name];
@@ -71,11 +64,7 @@ fn the_sample_is_within_the_accuracy_rule() {
     for pass in ["forward", "backward"] {
         assert_eq!(report[pass]["bytes_ring"], 3 * kv_bytes, "{pass}");
         // Zigzag and causal: three quarters of a ring.
-        assert_eq!(
-            report[pass]["bytes_fetched"],
-            3 * kv_bytes * 3 / 4,
-            "{pass}"
-        );
+        assert_eq!(report[pass]["bytes_fetched"], 3 * kv_bytes * 3 / 4, "{pass}");
         assert!(report[pass]["gflops"].as_f64().unwrap() > 0.0);
         let sum: u64 = report["per_pe"]
             .as_array()
@@ -93,15 +82,11 @@ fn the_sample_is_within_the_accuracy_rule() {
 #[test]
 fn the_table_shows_every_pe_and_every_error() {
     let folder = Folder::new();
-    let ran = attend(
-        &folder.file("in", small("F32")),
-        &["--pes", "3", "--backward", "--check"],
-    );
+    let ran = attend(&folder.file("in", small("F32")), &["--pes", "3", "--backward", "--check"]);
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
-    for part in [
-        "PE 0", "PE 1", "PE 2", "fetched", "ring", "exposed", "GFLOP/s", "out", "lse", "dq", "dk",
-        "dv",
-    ] {
+    for part in
+        ["PE 0", "PE 1", "PE 2", "fetched", "ring", "exposed", "GFLOP/s", "out", "lse", "dq", "dk", "dv"]
+    {
         assert!(ran.stdout.contains(part), "no {part} in\n{}", ran.stdout);
     }
     assert!(ran.stderr.contains("3 PEs"), "{}", ran.stderr);
@@ -111,10 +96,7 @@ fn the_table_shows_every_pe_and_every_error() {
 fn what_was_not_asked_for_is_null() {
     let folder = Folder::new();
     let report = json(&folder.file("in", small("F16")), &["--pes", "1"]);
-    assert_eq!(
-        (&report["backward"], &report["check"]),
-        (&Value::Null, &Value::Null)
-    );
+    assert_eq!((&report["backward"], &report["check"]), (&Value::Null, &Value::Null));
     assert_eq!(report["forward"]["bytes_fetched"], 0);
     assert_eq!(report["dtype"], "f16");
 }
@@ -125,30 +107,8 @@ fn outputs_have_the_input_s_type_and_fixed_bytes() {
     let input = folder.file("in", small("BF16"));
     let (one, two, wide) = (folder.path("one"), folder.path("two"), folder.path("wide"));
     json(&input, &["--pes", "2", "--backward", "--out", &text(&one)]);
-    json(
-        &input,
-        &[
-            "--pes",
-            "2",
-            "--backward",
-            "--threads",
-            "3",
-            "--out",
-            &text(&two),
-        ],
-    );
-    json(
-        &input,
-        &[
-            "--pes",
-            "2",
-            "--backward",
-            "--out",
-            &text(&wide),
-            "--out-dtype",
-            "f32",
-        ],
-    );
+    json(&input, &["--pes", "2", "--backward", "--threads", "3", "--out", &text(&two)]);
+    json(&input, &["--pes", "2", "--backward", "--out", &text(&wide), "--out-dtype", "f32"]);
     assert_eq!(bytes(&one), bytes(&two));
     for (name, shape) in [
         ("out", vec![2, 12, 4, 6]),
@@ -159,11 +119,7 @@ fn outputs_have_the_input_s_type_and_fixed_bytes() {
     ] {
         let (given, dtype, bytes) = tensor(&one, name);
         let (_, wide_dtype, wide_bytes) = tensor(&wide, name);
-        assert_eq!(
-            (given, wide_dtype),
-            (shape, safetensors::Dtype::F32),
-            "{name}"
-        );
+        assert_eq!((given, wide_dtype), (shape, safetensors::Dtype::F32), "{name}");
         if name == "lse" {
             assert_eq!(dtype, safetensors::Dtype::F32);
             assert_eq!(Bytes(bytes), Bytes(wide_bytes));
@@ -186,12 +142,8 @@ fn a_forward_run_writes_no_gradients() {
     let out = folder.path("out");
     json(&folder.file("in", small("F32")), &["--out", &text(&out)]);
     let bytes = std::fs::read(out).unwrap();
-    let mut names: Vec<String> = SafeTensors::deserialize(&bytes)
-        .unwrap()
-        .names()
-        .iter()
-        .map(|name| name.to_string())
-        .collect();
+    let mut names: Vec<String> =
+        SafeTensors::deserialize(&bytes).unwrap().names().iter().map(|name| name.to_string()).collect();
     names.sort();
     assert_eq!(names, ["lse", "out"]);
 }
@@ -205,14 +157,8 @@ fn a_file_whose_data_is_not_aligned_gives_the_same() {
     let (header, data) = aligned[8..].split_at(length as usize);
     let moved = [&(length + 1).to_le_bytes(), header, b" ", data].concat();
     let (one, two) = (folder.path("one"), folder.path("two"));
-    json(
-        &folder.file("aligned", &aligned),
-        &["--backward", "--out", &text(&one)],
-    );
-    json(
-        &folder.file("moved", &moved),
-        &["--backward", "--out", &text(&two)],
-    );
+    json(&folder.file("aligned", &aligned), &["--backward", "--out", &text(&one)]);
+    json(&folder.file("moved", &moved), &["--backward", "--out", &text(&two)]);
     assert_eq!(bytes(&one), bytes(&two));
 }
 
@@ -230,10 +176,7 @@ fn a_gradient_comes_from_the_file_then_the_input_then_the_seed() {
     let other = text(&folder.file("other", reversed));
     let dv = |name: &str, input: &Path, args: &[&str]| {
         let out = folder.path(name);
-        json(
-            input,
-            &[args, &["--backward", "--out", &text(&out)]].concat(),
-        );
+        json(input, &[args, &["--backward", "--out", &text(&out)]].concat());
         Bytes(tensor(&out, "dv").2)
     };
     let of_input = dv("1", &with, &[]);
@@ -257,25 +200,13 @@ fn metadata_are_defaults_that_flags_override() {
         json(input, &[args, &["--out", &text(&out)]].concat());
         bytes(&out)
     };
-    assert_eq!(
-        out("1", &given, &[]),
-        out("2", &plain, &["--mask", "full", "--scale", "0.5"])
-    );
+    assert_eq!(out("1", &given, &[]), out("2", &plain, &["--mask", "full", "--scale", "0.5"]));
     let third = (8f64).powf(-0.5).to_string();
-    assert_eq!(
-        out("3", &given, &["--mask", "causal", "--scale", &third]),
-        out("4", &plain, &[])
-    );
+    assert_eq!(out("3", &given, &["--mask", "causal", "--scale", &third]), out("4", &plain, &[]));
     assert_ne!(out("5", &given, &[]), out("6", &plain, &[]));
     // What a flag overrides is not looked at.
-    let odd = folder.file(
-        "odd",
-        safetensors(r#""mask":"odd","scale":"odd""#, &small_entries("F32")),
-    );
-    assert_eq!(
-        out("7", &odd, &["--mask", "causal", "--scale", &third]),
-        out("8", &plain, &[])
-    );
+    let odd = folder.file("odd", safetensors(r#""mask":"odd","scale":"odd""#, &small_entries("F32")));
+    assert_eq!(out("7", &odd, &["--mask", "causal", "--scale", &third]), out("8", &plain, &[]));
 }
 
 #[test]
@@ -289,41 +220,15 @@ fn masks_written_in_different_ways_are_the_same() {
     );
     let out = |name: &str, args: &[&str]| {
         let out = folder.path(name);
-        json(
-            &input,
-            &[
-                args,
-                &["--pes", "1", "--check", "--backward", "--out", &text(&out)],
-            ]
-            .concat(),
-        );
+        json(&input, &[args, &["--pes", "1", "--check", "--backward", "--out", &text(&out)]].concat());
         bytes(&out)
     };
     let documents = out("1", &["--documents", "0,5,5,12"]);
-    assert_eq!(
-        documents,
-        out("2", &["--documents", "0..5,5..12;0..5,5..12"])
-    );
-    assert_eq!(
-        documents,
-        out(
-            "3",
-            &[
-                "--mask",
-                "full",
-                "--window",
-                "-1,0",
-                "--documents",
-                "0,5,12"
-            ]
-        )
-    );
+    assert_eq!(documents, out("2", &["--documents", "0..5,5..12;0..5,5..12"]));
+    assert_eq!(documents, out("3", &["--mask", "full", "--window", "-1,0", "--documents", "0,5,12"]));
     assert_eq!(documents, out("4", &["--bands", &text(&bands)]));
     assert_ne!(documents, out("5", &[]));
-    assert_ne!(
-        documents,
-        out("6", &["--documents", "0,5,12", "--window", "2,0"])
-    );
+    assert_ne!(documents, out("6", &["--documents", "0,5,12", "--window", "2,0"]));
 }
 
 #[test]
@@ -331,32 +236,16 @@ fn repeats_are_bit_equal_and_traced() {
     let folder = Folder::new();
     let input = folder.file("in", small("F32"));
     let trace = folder.path("trace.json");
-    let args = [
-        "--pes",
-        "3",
-        "--backward",
-        "--repeat",
-        "5",
-        "--deterministic",
-        "--trace",
-        &text(&trace),
-    ];
+    let args = ["--pes", "3", "--backward", "--repeat", "5", "--deterministic", "--trace", &text(&trace)];
     json(&input, &args);
     let trace: Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     assert!(events.iter().any(|event| event["name"] == "process_name"));
     let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
-    assert!(
-        spans
-            .iter()
-            .all(|span| span["dur"].as_f64().unwrap() >= 0.0 && span["ts"].is_number())
-    );
+    assert!(spans.iter().all(|span| span["dur"].as_f64().unwrap() >= 0.0 && span["ts"].is_number()));
     for name in ["get", "publish", "tile"] {
         let named = |span: &&&Value| span["name"].as_str().unwrap().starts_with(name);
-        assert!(
-            spans.iter().any(|span| named(&span)),
-            "no {name} in the trace"
-        );
+        assert!(spans.iter().any(|span| named(&span)), "no {name} in the trace");
     }
 }
 
@@ -366,16 +255,7 @@ fn layouts_and_stages_meet_the_rule() {
     let input = folder.file("in", small("F32"));
     for layout in ["zigzag", "contiguous", "striped", "striped:2"] {
         for stages in ["1", "2", "auto"] {
-            let args = [
-                "--pes",
-                "3",
-                "--layout",
-                layout,
-                "--stages",
-                stages,
-                "--backward",
-                "--check",
-            ];
+            let args = ["--pes", "3", "--layout", layout, "--stages", stages, "--backward", "--check"];
             let report = json(&input, &args);
             assert_eq!(report["layout"], layout);
             assert_eq!(report["check"]["passed"], true);

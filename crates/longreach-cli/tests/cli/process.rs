@@ -7,38 +7,23 @@ use std::process::Stdio;
 fn a_reader_that_goes_away_is_no_panic() {
     let folder = Folder::new();
     let mut child = program()
-        .args([
-            "attend".as_ref(),
-            folder.file("in", small("F32")).as_os_str(),
-            "--json".as_ref(),
-        ])
+        .args(["attend".as_ref(), folder.file("in", small("F32")).as_os_str(), "--json".as_ref()])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn an_output_that_is_full_is_an_error() {
     let folder = Folder::new();
-    let full = std::fs::OpenOptions::new()
-        .write(true)
-        .open("/dev/full")
-        .unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = program()
-        .args([
-            "attend".as_ref(),
-            folder.file("in", small("F32")).as_os_str(),
-        ])
+        .args(["attend".as_ref(), folder.file("in", small("F32")).as_os_str()])
         .stdout(full)
         .output()
         .unwrap();
@@ -53,25 +38,16 @@ fn an_interrupt_ends_the_program_with_130() {
     let folder = Folder::new();
     let out = text(&folder.path("out"));
     let mut child = program()
-        .args([
-            "attend".as_ref(),
-            sample().as_os_str(),
-            "--backward".as_ref(),
-        ])
+        .args(["attend".as_ref(), sample().as_os_str(), "--backward".as_ref()])
         .args(["--repeat", "1000000", "--out", &out])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut line = String::new();
-    BufReader::new(child.stderr.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("PEs"), "{line}");
-    let killed = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));

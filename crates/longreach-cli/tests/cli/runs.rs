@@ -40,10 +40,7 @@ fn rates_count_the_visible_pairs() {
         let expected = pairs * 9.0 * f64::from(flops);
         assert!((counted / expected - 1.0).abs() < 1e-9, "{pass}: {counted}");
         let per_pe = report["per_pe"].as_array().unwrap();
-        let sum: f64 = per_pe
-            .iter()
-            .map(|pe| of(pe, "gflops") * of(pe, "seconds") * 1e9)
-            .sum();
+        let sum: f64 = per_pe.iter().map(|pe| of(pe, "gflops") * of(pe, "seconds") * 1e9).sum();
         assert!((sum / expected - 1.0).abs() < 1e-9, "{pass}: {sum}");
         for pe in per_pe {
             assert!(of(pe, "seconds") <= of(&report, "seconds"));
@@ -57,20 +54,10 @@ fn rates_count_the_visible_pairs() {
 #[test]
 fn any_number_of_pes_meets_the_rule_on_odd_documents() {
     let documents = "0,1,1,4,9,9,333,1000..1024";
-    assert_eq!(
-        attend(&sample(), &["--documents", documents]).status,
-        Some(2)
-    );
+    assert_eq!(attend(&sample(), &["--documents", documents]).status, Some(2));
     for pes in ["1", "2", "5", "8"] {
         for documents in ["0,1,1,4,9,9,333,1024", "3..4,7..130,140..141,500..900"] {
-            let report = json(&[
-                "--pes",
-                pes,
-                "--documents",
-                documents,
-                "--backward",
-                "--check",
-            ]);
+            let report = json(&["--pes", pes, "--documents", documents, "--backward", "--check"]);
             assert_eq!(report["check"]["passed"], true, "{pes} PEs, {documents}");
         }
     }
@@ -84,15 +71,7 @@ fn more_pes_than_tokens_leave_some_without() {
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     let idle = |pe: &&Value| pe["tokens"] == 0 && pe["forward"]["gflops"] == 0.0;
-    assert_eq!(
-        report["per_pe"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(idle)
-            .count(),
-        4
-    );
+    assert_eq!(report["per_pe"].as_array().unwrap().iter().filter(idle).count(), 4);
 }
 
 #[test]
@@ -103,25 +82,14 @@ fn a_trace_tells_what_every_span_moved_or_computed() {
     let trace: Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let sum = |pass: &str, name: &str, arg: &str| -> u64 {
-        let named = events
-            .iter()
-            .filter(|event| event["cat"] == pass && event["name"] == name);
-        named
-            .map(|event| event["args"][arg].as_u64().unwrap())
-            .sum()
+        let named = events.iter().filter(|event| event["cat"] == pass && event["name"] == name);
+        named.map(|event| event["args"][arg].as_u64().unwrap()).sum()
     };
     for (pass, flops) in [("forward", 4 * 64), ("backward", 10 * 64)] {
         assert_eq!(sum(pass, "get", "bytes"), report[pass]["bytes_fetched"]);
-        assert_eq!(
-            sum(pass, "tile", "flops"),
-            1024 * 1025 / 2 * 9 * flops,
-            "{pass}"
-        );
+        assert_eq!(sum(pass, "tile", "flops"), 1024 * 1025 / 2 * 9 * flops, "{pass}");
     }
-    assert_eq!(
-        sum("backward", "put", "bytes"),
-        report["backward"]["bytes_returned"]
-    );
+    assert_eq!(sum("backward", "put", "bytes"), report["backward"]["bytes_returned"]);
     let tracks: Vec<&str> = events
         .iter()
         .filter(|event| event["name"] == "thread_name" && event["pid"] == 1)

@@ -25,9 +25,8 @@ impl Folder {
     /// The names in the folder, sorted.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.path()).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -55,11 +54,7 @@ pub fn program() -> Command {
 }
 
 pub fn longreach<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = program().args(args).output().unwrap();
+    let Output { status, stdout, stderr } = program().args(args).output().unwrap();
     Ran {
         status: status.code(),
         stdout: String::from_utf8(stdout).unwrap(),
@@ -80,18 +75,9 @@ impl Ran {
         assert_eq!(self.status, Some(2), "{}", self.stderr);
         assert_eq!(self.stdout, "");
         assert!(self.stderr.starts_with("error: "), "{}", self.stderr);
-        assert_eq!(
-            self.stderr.matches('\n').count(),
-            1,
-            "not one line: {}",
-            self.stderr
-        );
+        assert_eq!(self.stderr.matches('\n').count(), 1, "not one line: {}", self.stderr);
         for part in parts {
-            assert!(
-                self.stderr.contains(part),
-                "no '{part}' in: {}",
-                self.stderr
-            );
+            assert!(self.stderr.contains(part), "no '{part}' in: {}", self.stderr);
         }
     }
 }
@@ -104,11 +90,7 @@ pub struct Entry {
 }
 
 pub fn entry(name: &'static str, dtype: &'static str, shape: &[usize]) -> Entry {
-    Entry {
-        name,
-        dtype,
-        shape: shape.to_vec(),
-    }
+    Entry { name, dtype, shape: shape.to_vec() }
 }
 
 /// A safetensors file of the tensors, one after the other, filled with a fixed pattern of small numbers.
@@ -141,12 +123,7 @@ pub fn safetensors(metadata: &str, entries: &[Entry]) -> Vec<u8> {
 
 /// A header as given, with its true length before it and `data` behind it.
 pub fn raw(header: &str, data: &[u8]) -> Vec<u8> {
-    [
-        &(header.len() as u64).to_le_bytes(),
-        header.as_bytes(),
-        data,
-    ]
-    .concat()
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
 /// A small input that fits: 2 batch rows, 12 queries and keys, 4 and 2 heads, dimensions 8 and 6.

@@ -45,23 +45,10 @@ pub fn backward(
     dv: &mut [f32],
 ) -> Result<(), Error> {
     let shapes = Shapes::new(q, k, v)?;
-    let Shapes {
-        batches,
-        q_rows,
-        kv_rows,
-        q_heads,
-        kv_heads,
-        dim_qk,
-        dim_v,
-        ..
-    } = shapes;
+    let Shapes { batches, q_rows, kv_rows, q_heads, kv_heads, dim_qk, dim_v, .. } = shapes;
     if dout.shape() != [batches, q_rows, q_heads, dim_v] {
         let needs = format!("q and v make it {:?}", [batches, q_rows, q_heads, dim_v]);
-        return Err(Error::Shape {
-            what: "dout",
-            given: dout.shape(),
-            needs,
-        });
+        return Err(Error::Shape { what: "dout", given: dout.shape(), needs });
     }
     expect_len("lse", lse.len(), &[batches, q_heads, q_rows])?;
     expect_len("delta", delta.len(), &[batches, q_heads, q_rows])?;
@@ -108,9 +95,5 @@ pub fn backward(
 pub fn backward_scratch(q: &View, k: &View, v: &View, tiles: &[Tile]) -> Result<usize, Error> {
     let shapes = Shapes::new(q, k, v)?;
     shapes.check_tiles(tiles)?;
-    Ok(if shapes.q_heads == 0 {
-        0
-    } else {
-        Scratch::bytes(Room::new(&shapes, tiles).lens())
-    })
+    Ok(if shapes.q_heads == 0 { 0 } else { Scratch::bytes(Room::new(&shapes, tiles).lens()) })
 }

@@ -42,8 +42,5 @@ pub(crate) fn mask<'a>(
     let columns = columns(count, heads);
     lo[heads * count..columns].fill(0);
     len[heads * count..columns].fill(0);
-    Mask {
-        lo: &lo[..columns],
-        len: &len[..columns],
-    }
+    Mask { lo: &lo[..columns], len: &len[..columns] }
 }

@@ -87,9 +87,7 @@ mod tests {
 
     #[test]
     fn within_two_ulp_and_the_same_bits_at_every_width() {
-        let xs: Vec<f32> = (0..1 << 20)
-            .map(|i| -87.3 * (i as f32 / (1 << 20) as f32))
-            .collect();
+        let xs: Vec<f32> = (0..1 << 20).map(|i| -87.3 * (i as f32 / (1 << 20) as f32)).collect();
         let mut wide = xs.clone();
         Arch::new().dispatch(Each(&mut wide));
         let mut narrow = xs.clone();
@@ -107,10 +105,9 @@ mod tests {
     fn exact_at_the_ends() {
         let mut xs = [0.0f32; 16];
         xs[..6].copy_from_slice(&[0.0, -0.0, f32::NEG_INFINITY, -1e30, -88.0, f32::NAN]);
-        for run in [
-            (|xs: &mut [f32]| Arch::new().dispatch(Each(xs))) as fn(&mut [f32]),
-            |xs| Each(xs).with_simd(Scalar::new()),
-        ] {
+        for run in [(|xs: &mut [f32]| Arch::new().dispatch(Each(xs))) as fn(&mut [f32]), |xs| {
+            Each(xs).with_simd(Scalar::new())
+        }] {
             let mut ys = xs;
             run(&mut ys);
             assert_eq!(ys[..5], [1.0, 1.0, 0.0, 0.0, 0.0]);

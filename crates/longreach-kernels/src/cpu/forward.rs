@@ -92,13 +92,7 @@ pub fn forward(
 
 /// Bytes of scratch that each thread of a [`forward`] over these views and tiles takes, beside what
 /// `gemm` keeps (about one level-2 cache a thread).
-pub fn forward_scratch(
-    cx: &Context,
-    q: &View,
-    k: &View,
-    v: &View,
-    tiles: &[Tile],
-) -> Result<usize, Error> {
+pub fn forward_scratch(cx: &Context, q: &View, k: &View, v: &View, tiles: &[Tile]) -> Result<usize, Error> {
     let shapes = Shapes::new(q, k, v)?;
     shapes.check_tiles(tiles)?;
     if shapes.q_heads == 0 {

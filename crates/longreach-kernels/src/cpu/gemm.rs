@@ -10,11 +10,7 @@ pub(crate) struct Mat<'a> {
 
 /// Elements that an `m` by `n` matrix with these strides reaches.
 fn reach(m: usize, n: usize, rs: usize, cs: usize) -> usize {
-    if m == 0 || n == 0 {
-        0
-    } else {
-        (m - 1) * rs + (n - 1) * cs + 1
-    }
+    if m == 0 || n == 0 { 0 } else { (m - 1) * rs + (n - 1) * cs + 1 }
 }
 
 /// Terms that are summed in one go; longer sums are cut here, so that where is not `gemm`'s choice.
@@ -36,14 +32,8 @@ pub(crate) fn gemm(
     if k > TERMS {
         for first in (0..k).step_by(TERMS) {
             let sizes = (m, n, TERMS.min(k - first));
-            let lhs = Mat {
-                data: &lhs.data[first * lhs.cs..],
-                ..lhs
-            };
-            let rhs = Mat {
-                data: &rhs.data[first * rhs.rs..],
-                ..rhs
-            };
+            let lhs = Mat { data: &lhs.data[first * lhs.cs..], ..lhs };
+            let rhs = Mat { data: &rhs.data[first * rhs.rs..], ..rhs };
             gemm(sizes, dst, dst_cs, add || first > 0, lhs, rhs, factor);
         }
         return;

@@ -16,16 +16,12 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// Scratch for parts of these lengths.
     pub(crate) fn new<const N: usize>(lens: [usize; N]) -> Self {
-        Self {
-            lines: vec![Line([0.0; 16]); lens.iter().map(|len| len.div_ceil(16)).sum()],
-        }
+        Self { lines: vec![Line([0.0; 16]); lens.iter().map(|len| len.div_ceil(16)).sum()] }
     }
 
     /// Bytes that [`Scratch::new`] takes for these lengths.
     pub(crate) fn bytes<const N: usize>(lens: [usize; N]) -> usize {
-        lens.iter()
-            .map(|len| len.div_ceil(16).saturating_mul(64))
-            .fold(0, usize::saturating_add)
+        lens.iter().map(|len| len.div_ceil(16).saturating_mul(64)).fold(0, usize::saturating_add)
     }
 
     /// The scratch cut into parts of these lengths, each on a cache line.
@@ -33,8 +29,7 @@ impl Scratch {
         let len = self.lines.len() * 16;
         // SAFETY: `Line` is `repr(C)` and exactly 16 floats (size 64 = alignment 64, no padding), so the
         // lines are `len` initialised floats, borrowed for as long as `self` is.
-        let mut rest =
-            unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<f32>(), len) };
+        let mut rest = unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<f32>(), len) };
         lens.map(|len| {
             let (part, tail) = std::mem::take(&mut rest).split_at_mut(len.div_ceil(16) * 16);
             rest = tail;
@@ -59,11 +54,7 @@ unsafe impl Sync for Shared<'_> {}
 
 impl<'a> Shared<'a> {
     pub(crate) fn new(slice: &'a mut [f32]) -> Self {
-        Self {
-            start: slice.as_mut_ptr(),
-            len: slice.len(),
-            slice: PhantomData,
-        }
+        Self { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
     /// The part `range`.

@@ -26,11 +26,7 @@ pub fn finish(
     expect_len("out", out.len(), &shape)?;
     expect_len("lse", lse.len(), &[batches, heads, rows])?;
     for ((lse, &max), &sum) in lse.iter_mut().zip(&*state.max).zip(&*state.sum) {
-        *lse = if sum == 0.0 {
-            f32::NEG_INFINITY
-        } else {
-            (f64::from(max) + f64::from(sum).ln()) as f32
-        };
+        *lse = if sum == 0.0 { f32::NEG_INFINITY } else { (f64::from(max) + f64::from(sum).ln()) as f32 };
     }
     let out = Shared::new(out);
     let (acc, sum) = (&*state.acc, &*state.sum);
@@ -42,9 +38,7 @@ pub fn finish(
             let (b, first) = (item / blocks, item % blocks * ROWS);
             let last = rows.min(first + ROWS);
             // SAFETY: items write distinct rows.
-            let out = unsafe {
-                out.slice((b * rows + first) * heads * dim..(b * rows + last) * heads * dim)
-            };
+            let out = unsafe { out.slice((b * rows + first) * heads * dim..(b * rows + last) * heads * dim) };
             for s in first..last {
                 for h in 0..heads {
                     let from = (b * heads + h) * rows + s;

@@ -49,8 +49,7 @@ pub(crate) fn rows(
 /// Transposes `src`, `[columns][dim]`, into `dst`, `[dim][columns]`; `columns` is a multiple of 16.
 pub(crate) fn transpose(src: &[f32], dst: &mut [f32], columns: usize, dim: usize) {
     for first in (0..columns).step_by(16) {
-        let rows: [&[f32]; 16] =
-            std::array::from_fn(|c| &src[(first + c) * dim..(first + c + 1) * dim]);
+        let rows: [&[f32]; 16] = std::array::from_fn(|c| &src[(first + c) * dim..(first + c + 1) * dim]);
         for d in 0..dim {
             let to = &mut dst[d * columns + first..d * columns + first + 16];
             for c in 0..16 {

@@ -21,34 +21,15 @@ pub struct GemmRate {
 pub fn gemm_rate(dim_qk: usize, dim_v: usize, time: Duration) -> GemmRate {
     let (dim_qk, dim_v) = (dim_qk.max(1), dim_v.max(1));
     let dim = dim_qk.max(dim_v);
-    let lens = [
-        COLUMNS * dim,
-        COLUMNS * dim,
-        KEYS * dim,
-        KEYS * dim,
-        KEYS * COLUMNS,
-        KEYS * COLUMNS,
-    ];
+    let lens = [COLUMNS * dim, COLUMNS * dim, KEYS * dim, KEYS * dim, KEYS * COLUMNS, KEYS * COLUMNS];
     let mut scratch = Scratch::new(lens);
     let [rows, rows_out, keys, keys_out, scores, weights] = scratch.parts(lens);
     rows.fill(0.5);
     keys.fill(0.25);
     weights.fill(0.125);
-    let by_row = |data, dim| Mat {
-        data,
-        rs: 1,
-        cs: dim,
-    };
-    let transposed = |data| Mat {
-        data,
-        rs: 1,
-        cs: COLUMNS,
-    };
-    let weights_t = |data| Mat {
-        data,
-        rs: COLUMNS,
-        cs: 1,
-    };
+    let by_row = |data, dim| Mat { data, rs: 1, cs: dim };
+    let transposed = |data| Mat { data, rs: 1, cs: COLUMNS };
+    let weights_t = |data| Mat { data, rs: COLUMNS, cs: 1 };
 
     let rate = |flops: usize, products: &mut dyn FnMut()| {
         products();
@@ -63,78 +44,22 @@ pub fn gemm_rate(dim_qk: usize, dim_v: usize, time: Duration) -> GemmRate {
     let pairs = COLUMNS * KEYS;
     let forward = rate(2 * pairs * (dim_qk + dim_v), &mut || {
         let sizes = (COLUMNS, KEYS, dim_qk);
-        gemm(
-            sizes,
-            scores,
-            COLUMNS,
-            false,
-            transposed(rows),
-            by_row(keys, dim_qk),
-            1.0,
-        );
+        gemm(sizes, scores, COLUMNS, false, transposed(rows), by_row(keys, dim_qk), 1.0);
         let sizes = (dim_v, COLUMNS, KEYS);
-        gemm(
-            sizes,
-            rows_out,
-            dim_v,
-            true,
-            by_row(keys, dim_v),
-            weights_t(weights),
-            1.0,
-        );
+        gemm(sizes, rows_out, dim_v, true, by_row(keys, dim_v), weights_t(weights), 1.0);
         black_box((&mut *scores, &mut *rows_out));
     });
     let backward = rate(pairs * (6 * dim_qk + 4 * dim_v), &mut || {
         let sizes = (COLUMNS, KEYS, dim_qk);
-        gemm(
-            sizes,
-            scores,
-            COLUMNS,
-            false,
-            transposed(rows),
-            by_row(keys, dim_qk),
-            1.0,
-        );
+        gemm(sizes, scores, COLUMNS, false, transposed(rows), by_row(keys, dim_qk), 1.0);
         let sizes = (COLUMNS, KEYS, dim_v);
-        gemm(
-            sizes,
-            scores,
-            COLUMNS,
-            false,
-            transposed(rows),
-            by_row(keys, dim_v),
-            1.0,
-        );
+        gemm(sizes, scores, COLUMNS, false, transposed(rows), by_row(keys, dim_v), 1.0);
         let sizes = (dim_v, KEYS, COLUMNS);
-        gemm(
-            sizes,
-            keys_out,
-            dim_v,
-            true,
-            by_row(rows, dim_v),
-            transposed(weights),
-            1.0,
-        );
+        gemm(sizes, keys_out, dim_v, true, by_row(rows, dim_v), transposed(weights), 1.0);
         let sizes = (dim_qk, KEYS, COLUMNS);
-        gemm(
-            sizes,
-            keys_out,
-            dim_qk,
-            true,
-            by_row(rows, dim_qk),
-            transposed(weights),
-            1.0,
-        );
+        gemm(sizes, keys_out, dim_qk, true, by_row(rows, dim_qk), transposed(weights), 1.0);
         let sizes = (dim_qk, COLUMNS, KEYS);
-        gemm(
-            sizes,
-            rows_out,
-            dim_qk,
-            false,
-            by_row(keys, dim_qk),
-            weights_t(weights),
-            1.0,
-        );
+        gemm(sizes, rows_out, dim_qk, false, by_row(keys, dim_qk), weights_t(weights), 1.0);
         black_box((&mut *scores, &mut *rows_out, &mut *keys_out));
     });
     GemmRate { forward, backward }

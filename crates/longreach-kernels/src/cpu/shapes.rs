@@ -28,45 +28,25 @@ impl Shapes {
         let [v_batches, v_rows, v_heads, dim_v] = v.shape();
         if (k_batches, k_dim) != (batches, dim_qk) {
             let needs = format!("q has batch {batches} and head_dim {dim_qk}");
-            return Err(Error::Shape {
-                what: "k",
-                given: k.shape(),
-                needs,
-            });
+            return Err(Error::Shape { what: "k", given: k.shape(), needs });
         }
         if (v_batches, v_rows, v_heads) != (batches, kv_rows, kv_heads) {
             let needs = format!("k has batch {batches}, {kv_rows} rows and {kv_heads} heads");
-            return Err(Error::Shape {
-                what: "v",
-                given: v.shape(),
-                needs,
-            });
+            return Err(Error::Shape { what: "v", given: v.shape(), needs });
         }
         if q_heads != 0 && (kv_heads == 0 || q_heads % kv_heads != 0) {
             let needs = format!("k has {kv_heads} heads, of which q's must be a multiple");
-            return Err(Error::Shape {
-                what: "q",
-                given: q.shape(),
-                needs,
-            });
+            return Err(Error::Shape { what: "q", given: q.shape(), needs });
         }
         let group = q_heads.checked_div(kv_heads).unwrap_or(0);
-        Ok(Self {
-            batches,
-            q_rows,
-            kv_rows,
-            q_heads,
-            kv_heads,
-            group,
-            dim_qk,
-            dim_v,
-        })
+        Ok(Self { batches, q_rows, kv_rows, q_heads, kv_heads, group, dim_qk, dim_v })
     }
 
     /// Refuses tiles that reach beyond the views.
     pub(crate) fn check_tiles(&self, tiles: &[Tile]) -> Result<(), Error> {
-        tiles.iter().enumerate().try_for_each(|(index, tile)| {
-            tile.check(index, self.batches, self.q_rows, self.kv_rows)
-        })
+        tiles
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, tile)| tile.check(index, self.batches, self.q_rows, self.kv_rows))
     }
 }

@@ -43,10 +43,7 @@ impl WithSimd for Forward<'_> {
             self.panel::<1, S>(simd, column);
             column += S::F32_LANES;
         }
-        debug_assert_eq!(
-            column, self.columns,
-            "columns come in multiples of the widest vector"
-        );
+        debug_assert_eq!(column, self.columns, "columns come in multiples of the widest vector");
     }
 }
 
@@ -72,12 +69,7 @@ impl Forward<'_> {
         let zero = simd.splat_f32s(0.0);
 
         let mut largest = [hidden; W];
-        for (key, row) in self
-            .scores
-            .chunks_exact(self.columns)
-            .take(self.keys)
-            .enumerate()
-        {
+        for (key, row) in self.scores.chunks_exact(self.columns).take(self.keys).enumerate() {
             let row = vectors::<W, S>(&row[column..end]);
             for w in 0..W {
                 let mut score = row[w];
@@ -102,12 +94,7 @@ impl Forward<'_> {
 
         let mut total = [zero; W];
         let mut part = [zero; W];
-        for (key, row) in self
-            .scores
-            .chunks_exact_mut(self.columns)
-            .take(self.keys)
-            .enumerate()
-        {
+        for (key, row) in self.scores.chunks_exact_mut(self.columns).take(self.keys).enumerate() {
             let row = vectors_mut::<W, S>(&mut row[column..end]);
             for w in 0..W {
                 let mut weight = exp.of(simd, simd.sub_f32s(row[w], base[w]));
@@ -161,10 +148,7 @@ impl WithSimd for Backward<'_> {
             self.panel::<1, S>(simd, column);
             column += S::F32_LANES;
         }
-        debug_assert_eq!(
-            column, self.columns,
-            "columns come in multiples of the widest vector"
-        );
+        debug_assert_eq!(column, self.columns, "columns come in multiples of the widest vector");
     }
 }
 
@@ -234,18 +218,12 @@ fn sees<S: Simd>(simd: S, key: usize, lo: S::u32s, len: S::u32s) -> S::m32s {
 
 #[inline(always)]
 fn vectors<const W: usize, S: Simd>(floats: &[f32]) -> &[S::f32s; W] {
-    S::as_simd_f32s(floats)
-        .0
-        .try_into()
-        .expect("a panel is W vectors wide")
+    S::as_simd_f32s(floats).0.try_into().expect("a panel is W vectors wide")
 }
 
 #[inline(always)]
 fn vectors_mut<const W: usize, S: Simd>(floats: &mut [f32]) -> &mut [S::f32s; W] {
-    S::as_mut_simd_f32s(floats)
-        .0
-        .try_into()
-        .expect("a panel is W vectors wide")
+    S::as_mut_simd_f32s(floats).0.try_into().expect("a panel is W vectors wide")
 }
 
 #[cfg(test)]
@@ -269,10 +247,7 @@ mod tests {
     fn window() -> [Vec<u32>; 2] {
         let columns = 0..COLUMNS as u32;
         let lo: Vec<u32> = columns.clone().map(|c| c / 2).collect();
-        [
-            lo,
-            columns.map(|c| (c % 40).min(KEYS as u32 - c / 2)).collect(),
-        ]
+        [lo, columns.map(|c| (c % 40).min(KEYS as u32 - c / 2)).collect()]
     }
 
     #[test]
@@ -324,8 +299,7 @@ mod tests {
     fn hidden_scores_weigh_nothing_whatever_they_are() {
         let [lo, len] = window();
         let mut scores = values(1, KEYS * COLUMNS);
-        let seen =
-            |key: usize, c: usize| (lo[c] as usize..(lo[c] + len[c]) as usize).contains(&key);
+        let seen = |key: usize, c: usize| (lo[c] as usize..(lo[c] + len[c]) as usize).contains(&key);
         for (at, score) in scores.iter_mut().enumerate() {
             if !seen(at / COLUMNS, at % COLUMNS) {
                 *score = [f32::NAN, f32::INFINITY, 1e30][at % 3];
@@ -345,11 +319,7 @@ mod tests {
         for c in 0..COLUMNS {
             let column: Vec<f32> = (0..KEYS).map(|key| scores[key * COLUMNS + c]).collect();
             for (key, &weight) in column.iter().enumerate() {
-                assert!(if seen(key, c) {
-                    weight > 0.0
-                } else {
-                    weight == 0.0
-                });
+                assert!(if seen(key, c) { weight > 0.0 } else { weight == 0.0 });
             }
             assert_eq!(rescale[c], 0.0);
             assert_eq!(max[c] == f32::NEG_INFINITY, len[c] == 0);

@@ -32,13 +32,7 @@ fn gathered_lists_and_many_tiles() {
     let sizes = Sizes(2, 200, 900, 4, 2, 40, 24);
     let mut tiles = vec![
         OwnTile::full(2, 0..150, &[700..900, 0..3, 10..10, 300..420]),
-        OwnTile::new(
-            2,
-            20..200,
-            &[500..640, 640..641, 200..207],
-            Diagonal(-30),
-            Diagonal(60),
-        ),
+        OwnTile::new(2, 20..200, &[500..640, 640..641, 200..207], Diagonal(-30), Diagonal(60)),
         OwnTile::full(1, 0..150, &[450..500]),
         OwnTile::new(2, 150..151, &[3..9], Fixed(1), Fixed(3)),
     ];
@@ -58,10 +52,7 @@ fn packed_documents() {
         tiles.push(OwnTile::new(1, rows, &kv, Fixed(0), Diagonal(1)));
         start += len;
     }
-    check(
-        "documents",
-        &Case::normal(Sizes(1, 540, 540, 4, 1, 64, 64), F32, tiles),
-    );
+    check("documents", &Case::normal(Sizes(1, 540, 540, 4, 1, 64, 64), F32, tiles));
 }
 
 #[test]
@@ -79,38 +70,19 @@ fn head_groups_and_dims() {
         (2, 2, 128, 128),
     ] {
         for rows in [150, 5] {
-            let case = Case::normal(
-                Sizes(1, rows, rows, hq, hkv, dk, dv),
-                F32,
-                vec![OwnTile::causal(1, rows)],
-            );
-            check(
-                &format!("{hq}/{hkv} heads, dims {dk}/{dv}, {rows} rows"),
-                &case,
-            );
+            let case =
+                Case::normal(Sizes(1, rows, rows, hq, hkv, dk, dv), F32, vec![OwnTile::causal(1, rows)]);
+            check(&format!("{hq}/{hkv} heads, dims {dk}/{dv}, {rows} rows"), &case);
         }
     }
 }
 
 #[test]
 fn odd_lengths() {
-    for (sq, skv) in [
-        (1, 1),
-        (1, 2),
-        (1, 1000),
-        (2, 3),
-        (15, 17),
-        (129, 513),
-        (257, 1025),
-        (1000, 1),
-    ] {
+    for (sq, skv) in [(1, 1), (1, 2), (1, 1000), (2, 3), (15, 17), (129, 513), (257, 1025), (1000, 1)] {
         let whole = [0..skv];
         let case = |hq, hkv| {
-            Case::normal(
-                Sizes(1, sq, skv, hq, hkv, 20, 20),
-                F32,
-                vec![OwnTile::full(1, 0..sq, &whole)],
-            )
+            Case::normal(Sizes(1, sq, skv, hq, hkv, 20, 20), F32, vec![OwnTile::full(1, 0..sq, &whole)])
         };
         check(&format!("{sq} rows, {skv} keys"), &case(1, 1));
         check(&format!("{sq} rows, {skv} keys, grouped"), &case(6, 2));
@@ -148,49 +120,30 @@ fn dim_zero_of_qk_weighs_all_keys_alike() {
 fn sixteen_bit_inputs_accumulate_in_float32() {
     for dtype in [F16, Bf16] {
         let tiles = vec![OwnTile::causal(2, 700)];
-        check(
-            dtype.name(),
-            &Case::normal(Sizes(2, 700, 700, 4, 2, 64, 64), dtype, tiles),
-        );
+        check(dtype.name(), &Case::normal(Sizes(2, 700, 700, 4, 2, 64, 64), dtype, tiles));
     }
 }
 
 #[test]
 fn long_rows_stay_accurate() {
     let tiles = vec![OwnTile::new(1, 0..64, &[0..6000], Fixed(0), Diagonal(5937))];
-    check(
-        "long",
-        &Case::normal(Sizes(1, 64, 6000, 1, 1, 64, 64), F32, tiles),
-    );
+    check("long", &Case::normal(Sizes(1, 64, 6000, 1, 1, 64, 64), F32, tiles));
 }
 
 /// The tolerance tells right from wrong: each planted fault is beyond it in every tensor it touches.
 #[test]
 fn planted_faults_are_caught() {
-    let case = Case::normal(
-        Sizes(1, 700, 700, 2, 1, 64, 64),
-        F32,
-        vec![OwnTile::causal(1, 700)],
-    );
+    let case = Case::normal(Sizes(1, 700, 700, 2, 1, 64, 64), F32, vec![OwnTile::causal(1, 700)]);
     let right = reference(&case, Fault::None);
     for fault in [Fault::DropKey, Fault::Sum16] {
         for (tensor, error) in errors(&reference(&case, fault).0, &right) {
             if (fault, tensor) != (Fault::Sum16, "lse") {
-                assert!(
-                    error > 20.0 * TOLERANCE,
-                    "{fault:?} in {tensor} shows as {error:e} only"
-                );
+                assert!(error > 20.0 * TOLERANCE, "{fault:?} in {tensor} shows as {error:e} only");
             }
         }
     }
     let mut zeros = right.0.clone();
-    for tensor in [
-        &mut zeros.out,
-        &mut zeros.lse,
-        &mut zeros.dq,
-        &mut zeros.dk,
-        &mut zeros.dv,
-    ] {
+    for tensor in [&mut zeros.out, &mut zeros.lse, &mut zeros.dq, &mut zeros.dk, &mut zeros.dv] {
         tensor.fill(0.0);
     }
     for (tensor, error) in errors(&zeros, &right) {

@@ -19,17 +19,8 @@ pub struct OwnTile {
 
 impl OwnTile {
     pub fn new(batches: usize, q: Range<usize>, kv: &[Range<usize>], lo: Edge, hi: Edge) -> Self {
-        let band = Band {
-            q: 0..q.len() as i64,
-            lo,
-            hi,
-        };
-        Self {
-            batch: 0..batches,
-            q,
-            kv: kv.to_vec(),
-            band,
-        }
+        let band = Band { q: 0..q.len() as i64, lo, hi };
+        Self { batch: 0..batches, q, kv: kv.to_vec(), band }
     }
 
     pub fn full(batches: usize, q: Range<usize>, kv: &[Range<usize>]) -> Self {
@@ -38,22 +29,11 @@ impl OwnTile {
     }
 
     pub fn causal(batches: usize, rows: usize) -> Self {
-        Self::new(
-            batches,
-            0..rows,
-            &[0..rows],
-            Edge::Fixed(0),
-            Edge::Diagonal(1),
-        )
+        Self::new(batches, 0..rows, &[0..rows], Edge::Fixed(0), Edge::Diagonal(1))
     }
 
     pub fn tile(&self) -> Tile<'_> {
-        Tile {
-            batch: self.batch.clone(),
-            q: self.q.clone(),
-            kv: &self.kv,
-            band: &self.band,
-        }
+        Tile { batch: self.batch.clone(), q: self.q.clone(), kv: &self.kv, band: &self.band }
     }
 }
 
@@ -70,15 +50,7 @@ pub struct Case {
 
 /// Sizes of a case: batch, query rows, key rows, query heads, key heads, head_dim of Q and K, of V.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes(
-    pub usize,
-    pub usize,
-    pub usize,
-    pub usize,
-    pub usize,
-    pub usize,
-    pub usize,
-);
+pub struct Sizes(pub usize, pub usize, pub usize, pub usize, pub usize, pub usize, pub usize);
 
 impl Case {
     pub fn normal(sizes: Sizes, dtype: DType, tiles: Vec<OwnTile>) -> Self {
@@ -119,9 +91,7 @@ impl Results<f32> {
     }
 
     pub fn all(&self) -> impl Iterator<Item = &f32> {
-        [&self.out, &self.dq, &self.dk, &self.dv]
-            .into_iter()
-            .flatten()
+        [&self.out, &self.dq, &self.dk, &self.dv].into_iter().flatten()
     }
 }
 
@@ -130,33 +100,17 @@ pub fn run(case: &Case, pool: Option<&rayon::ThreadPool>, calls: usize) -> Resul
     try_run(case, pool, calls).unwrap()
 }
 
-pub fn try_run(
-    case: &Case,
-    pool: Option<&rayon::ThreadPool>,
-    calls: usize,
-) -> Result<Results<f32>, Error> {
+pub fn try_run(case: &Case, pool: Option<&rayon::ThreadPool>, calls: usize) -> Result<Results<f32>, Error> {
     let cx = Context { pool, tick: &|| () };
     let [b, sq, hq, dk] = case.q.shape;
     let [_, skv, hkv, dv] = case.v.shape;
-    let (q, k, v, dout) = (
-        case.q.view(),
-        case.k.view(),
-        case.v.view(),
-        case.dout.view(),
-    );
+    let (q, k, v, dout) = (case.q.view(), case.k.view(), case.v.view(), case.dout.view());
     let tiles: Vec<Tile> = case.tiles.iter().map(OwnTile::tile).collect();
     let batch = tiles.len().div_ceil(calls).max(1);
 
-    let (mut acc, mut max) = (
-        vec![f32::NAN; b * sq * hq * dv],
-        vec![f32::NAN; b * sq * hq],
-    );
+    let (mut acc, mut max) = (vec![f32::NAN; b * sq * hq * dv], vec![f32::NAN; b * sq * hq]);
     let mut sum = max.clone();
-    let mut state = State {
-        acc: &mut acc,
-        max: &mut max,
-        sum: &mut sum,
-    };
+    let mut state = State { acc: &mut acc, max: &mut max, sum: &mut sum };
     state.reset();
     for tiles in tiles.chunks(batch) {
         forward(&cx, &q, &k, &v, case.scale, tiles, &mut state)?;
@@ -185,13 +139,7 @@ pub fn try_run(
             &mut grad_v,
         )?;
     }
-    Ok(Results {
-        out,
-        lse,
-        dq: grad_q,
-        dk: grad_k,
-        dv: grad_v,
-    })
+    Ok(Results { out, lse, dq: grad_q, dk: grad_k, dv: grad_v })
 }
 
 /// ||x - right|| / max(||right||, 1e-6 ||bound||); entries whose reference is -inf must match exactly and
@@ -209,11 +157,7 @@ pub fn relative(x: &[f64], right: &[f64], bound: &[f64]) -> f64 {
         bounds += bound * bound;
     }
     let scale = norm.sqrt().max(1e-6 * bounds.sqrt());
-    if error == 0.0 {
-        0.0
-    } else {
-        error.sqrt() / scale
-    }
+    if error == 0.0 { 0.0 } else { error.sqrt() / scale }
 }
 
 /// The relative error of each tensor, in the order out, lse, dq, dk, dv.
@@ -230,13 +174,7 @@ pub fn errors(x: &Results<f64>, right: &(Results<f64>, Results<f64>)) -> [(&'sta
 
 pub fn widen(x: &Results<f32>) -> Results<f64> {
     let wide = |x: &Vec<f32>| x.iter().map(|&x| f64::from(x)).collect();
-    Results {
-        out: wide(&x.out),
-        lse: wide(&x.lse),
-        dq: wide(&x.dq),
-        dk: wide(&x.dk),
-        dv: wide(&x.dv),
-    }
+    Results { out: wide(&x.out), lse: wide(&x.lse), dq: wide(&x.dq), dk: wide(&x.dk), dv: wide(&x.dv) }
 }
 
 /// The tolerance of a CPU kernel, for every tensor.
@@ -247,17 +185,11 @@ pub fn check(name: &str, case: &Case) -> Results<f32> {
     let found = run(case, None, 1);
     let errors = errors(&widen(&found), &reference(case, Fault::None));
     for (tensor, error) in errors {
-        assert!(
-            error <= TOLERANCE,
-            "{name}: {tensor} is off by {error:e}; all: {errors:?}"
-        );
+        assert!(error <= TOLERANCE, "{name}: {tensor} is off by {error:e}; all: {errors:?}");
     }
     found
 }
 
 pub fn pool(threads: usize) -> rayon::ThreadPool {
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .unwrap()
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap()
 }

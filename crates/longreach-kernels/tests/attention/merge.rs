@@ -3,8 +3,8 @@
 use crate::common::{Case, OwnTile, Sizes, TOLERANCE, relative, run};
 use crate::reference::{Fault, reference};
 use longreach_kernels::{
-    Context, DType, Data, Error, State, View, backward_scratch, delta, finish, forward,
-    forward_scratch, merge,
+    Context, DType, Data, Error, State, View, backward_scratch, delta, finish, forward, forward_scratch,
+    merge,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,21 +17,13 @@ struct Row {
 
 impl Row {
     fn identity() -> Self {
-        let mut row = Self {
-            acc: [f32::NAN; 2],
-            max: [0.0],
-            sum: [7.0],
-        };
+        let mut row = Self { acc: [f32::NAN; 2], max: [0.0], sum: [7.0] };
         row.state().reset();
         row
     }
 
     fn state(&mut self) -> State<'_> {
-        State {
-            acc: &mut self.acc,
-            max: &mut self.max,
-            sum: &mut self.sum,
-        }
+        State { acc: &mut self.acc, max: &mut self.max, sum: &mut self.sum }
     }
 
     fn merge(mut self, out: [f32; 2], lse: f32) -> Self {
@@ -41,10 +33,7 @@ impl Row {
     }
 
     fn finish(mut self) -> ([f32; 2], f32) {
-        let cx = Context {
-            pool: None,
-            tick: &|| (),
-        };
+        let cx = Context { pool: None, tick: &|| () };
         let (mut out, mut lse) = ([f32::NAN; 2], [f32::NAN]);
         finish(&cx, &self.state(), [1, 1, 1, 2], &mut out, &mut lse).unwrap();
         (out, lse[0])
@@ -55,30 +44,12 @@ impl Row {
 fn identities() {
     let none = f32::NEG_INFINITY;
     assert_eq!(Row::identity().finish(), ([0.0; 2], none));
-    assert_eq!(
-        Row::identity().merge([0.0; 2], none).finish(),
-        ([0.0; 2], none)
-    );
-    assert_eq!(
-        Row::identity().merge([f32::NAN; 2], none).finish(),
-        ([0.0; 2], none)
-    );
+    assert_eq!(Row::identity().merge([0.0; 2], none).finish(), ([0.0; 2], none));
+    assert_eq!(Row::identity().merge([f32::NAN; 2], none).finish(), ([0.0; 2], none));
     let part = ([1.5, -2.25], 3.75);
     assert_eq!(Row::identity().merge(part.0, part.1).finish(), part);
-    assert_eq!(
-        Row::identity()
-            .merge([0.0; 2], none)
-            .merge(part.0, part.1)
-            .finish(),
-        part
-    );
-    assert_eq!(
-        Row::identity()
-            .merge(part.0, part.1)
-            .merge([0.0; 2], none)
-            .finish(),
-        part
-    );
+    assert_eq!(Row::identity().merge([0.0; 2], none).merge(part.0, part.1).finish(), part);
+    assert_eq!(Row::identity().merge(part.0, part.1).merge([0.0; 2], none).finish(), part);
 }
 
 #[test]
@@ -93,10 +64,7 @@ fn gaps_neither_overflow_nor_vanish() {
             assert_eq!(found, ([2.0, 2.0], gap));
         }
     }
-    let (out, lse) = Row::identity()
-        .merge([1.0, 0.0], 5.0)
-        .merge([0.0, 1.0], 5.0)
-        .finish();
+    let (out, lse) = Row::identity().merge([1.0, 0.0], 5.0).merge([0.0, 1.0], 5.0).finish();
     assert_eq!(out, [0.5, 0.5]);
     assert!((lse - (5.0 + 2f32.ln())).abs() < 1e-6);
 }
@@ -109,28 +77,14 @@ fn merged_parts_equal_the_whole() {
     let case = Case::normal(Sizes(2, 90, 700, 4, 2, 32, 24), DType::F32, tiles);
     let shape = [2, 90, 4, 24];
     let (mut acc, mut max, mut sum) = (vec![0.0; 2 * 90 * 4 * 24], vec![0.0; 720], vec![0.0; 720]);
-    let mut state = State {
-        acc: &mut acc,
-        max: &mut max,
-        sum: &mut sum,
-    };
+    let mut state = State { acc: &mut acc, max: &mut max, sum: &mut sum };
     state.reset();
     for tile in &case.tiles {
-        let part = run(
-            &Case {
-                tiles: vec![tile.clone()],
-                ..case.clone()
-            },
-            None,
-            1,
-        );
+        let part = run(&Case { tiles: vec![tile.clone()], ..case.clone() }, None, 1);
         let out = View::contiguous(Data::F32(&part.out), shape).unwrap();
         merge(&out, &part.lse, &mut state).unwrap();
     }
-    let cx = Context {
-        pool: None,
-        tick: &|| (),
-    };
+    let cx = Context { pool: None, tick: &|| () };
     let (mut out, mut lse) = (vec![0.0; 2 * 90 * 4 * 24], vec![0.0; 720]);
     finish(&cx, &state, shape, &mut out, &mut lse).unwrap();
     let (right, bound) = reference(&case, Fault::None);
@@ -141,48 +95,24 @@ fn merged_parts_equal_the_whole() {
 
 #[test]
 fn wrong_lengths_are_refused() {
-    let cx = Context {
-        pool: None,
-        tick: &|| (),
-    };
+    let cx = Context { pool: None, tick: &|| () };
     let mut row = Row::identity();
     let (mut out, mut lse) = ([0.0; 2], [0.0; 2]);
     let error = finish(&cx, &row.state(), [1, 1, 1, 2], &mut out, &mut lse).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "lse has 2 elements, but its shape [1, 1, 1] needs exactly 1"
-    );
+    assert_eq!(error.to_string(), "lse has 2 elements, but its shape [1, 1, 1] needs exactly 1");
     let error = finish(&cx, &row.state(), [1, 2, 1, 2], &mut out, &mut lse).unwrap_err();
-    assert!(matches!(
-        error,
-        Error::Length {
-            what: "state.acc",
-            given: 2,
-            needed: 4,
-            ..
-        }
-    ));
+    assert!(matches!(error, Error::Length { what: "state.acc", given: 2, needed: 4, .. }));
     let dout = View::contiguous(Data::F32(&[0.0; 2]), [1, 1, 1, 2]).unwrap();
     assert!(delta(&cx, &dout, &[0.0; 3], &mut [0.0]).is_err());
     assert!(merge(&dout, &[0.0; 2], &mut row.state()).is_err());
     let huge = [usize::MAX, 2, 1, 2];
     let error = finish(&cx, &row.state(), huge, &mut out, &mut lse).unwrap_err();
-    assert!(matches!(
-        error,
-        Error::Overflow {
-            what: "state.acc",
-            ..
-        }
-    ));
+    assert!(matches!(error, Error::Overflow { what: "state.acc", .. }));
 }
 
 #[test]
 fn work_ticks_and_scratch_is_known_before() {
-    let case = Case::normal(
-        Sizes(1, 300, 300, 2, 1, 64, 64),
-        DType::F32,
-        vec![OwnTile::causal(1, 300)],
-    );
+    let case = Case::normal(Sizes(1, 300, 300, 2, 1, 64, 64), DType::F32, vec![OwnTile::causal(1, 300)]);
     let ticks = AtomicUsize::new(0);
     let cx = Context {
         pool: None,
@@ -194,19 +124,13 @@ fn work_ticks_and_scratch_is_known_before() {
     let tiles = [case.tiles[0].tile()];
     let mut acc = vec![0.0; 300 * 2 * 64];
     let (mut max, mut sum) = (vec![0.0; 600], vec![0.0; 600]);
-    let mut state = State {
-        acc: &mut acc,
-        max: &mut max,
-        sum: &mut sum,
-    };
+    let mut state = State { acc: &mut acc, max: &mut max, sum: &mut sum };
     state.reset();
     forward(&cx, &q, &k, &v, case.scale, &tiles, &mut state).unwrap();
     assert_eq!(ticks.load(Ordering::Relaxed), 3); // Blocks of 128, 128 and 44 rows.
 
-    let (fw, bw) = (
-        forward_scratch(&cx, &q, &k, &v, &tiles).unwrap(),
-        backward_scratch(&q, &k, &v, &tiles).unwrap(),
-    );
+    let (fw, bw) =
+        (forward_scratch(&cx, &q, &k, &v, &tiles).unwrap(), backward_scratch(&q, &k, &v, &tiles).unwrap());
     for (bytes, at_least) in [(fw, 128 * 300 * 4), (bw, 2 * 128 * 300 * 4)] {
         assert!((at_least..4 << 20).contains(&bytes), "{bytes}");
     }

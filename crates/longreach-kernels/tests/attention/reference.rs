@@ -20,14 +20,8 @@ pub fn reference(case: &Case, fault: Fault) -> (Results<f64>, Results<f64>) {
     let [nb, sq, hq, dim_qk] = case.q.shape;
     let [_, skv, hkv, dim_v] = case.v.shape;
     let group = hq / hkv;
-    let wide =
-        |t: &Tensor| -> Vec<f64> { t.view().to_f32().iter().map(|&x| f64::from(x)).collect() };
-    let (q, k, v, dout) = (
-        wide(&case.q),
-        wide(&case.k),
-        wide(&case.v),
-        wide(&case.dout),
-    );
+    let wide = |t: &Tensor| -> Vec<f64> { t.view().to_f32().iter().map(|&x| f64::from(x)).collect() };
+    let (q, k, v, dout) = (wide(&case.q), wide(&case.k), wide(&case.v), wide(&case.dout));
     let zeros = || Results {
         out: vec![0.0; nb * sq * hq * dim_v],
         lse: vec![f64::NEG_INFINITY; nb * hq * sq],
@@ -44,11 +38,7 @@ pub fn reference(case: &Case, fault: Fault) -> (Results<f64>, Results<f64>) {
     for b in 0..nb {
         for s in 0..sq {
             let mut keys = Vec::new();
-            for tile in case
-                .tiles
-                .iter()
-                .filter(|t| t.batch.contains(&b) && t.q.contains(&s))
-            {
+            for tile in case.tiles.iter().filter(|t| t.batch.contains(&b) && t.q.contains(&s)) {
                 let row = (s - tile.q.start) as i64;
                 let gathered: Vec<usize> = tile.kv.iter().cloned().flatten().collect();
                 for (g, &key) in gathered.iter().enumerate() {
@@ -73,12 +63,7 @@ pub fn reference(case: &Case, fault: Fault) -> (Results<f64>, Results<f64>) {
                     .iter()
                     .map(|&key| {
                         let k = &k[at(key, dim_qk)..][..dim_qk];
-                        scale
-                            * q[q_at..q_at + dim_qk]
-                                .iter()
-                                .zip(k)
-                                .map(|(x, y)| x * y)
-                                .sum::<f64>()
+                        scale * q[q_at..q_at + dim_qk].iter().zip(k).map(|(x, y)| x * y).sum::<f64>()
                     })
                     .collect();
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -24,30 +24,15 @@ impl Tensor {
             state ^= state << 17;
             (state >> 11) as f64 / (1u64 << 53) as f64
         };
-        let mut normal = || {
-            (-2.0 * uniform().max(1e-300).ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
-        };
-        let values: Vec<f32> = (0..shape.iter().product())
-            .map(|_| normal() as f32)
-            .collect();
+        let mut normal =
+            || (-2.0 * uniform().max(1e-300).ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos();
+        let values: Vec<f32> = (0..shape.iter().product()).map(|_| normal() as f32).collect();
         Self::from_values(values, shape, dtype)
     }
 
     pub fn from_values(values: Vec<f32>, shape: [usize; 4], dtype: DType) -> Self {
-        let strides = [
-            shape[1] * shape[2] * shape[3],
-            shape[2] * shape[3],
-            shape[3],
-            1,
-        ];
-        let mut own = Self {
-            f32: values,
-            f16: Vec::new(),
-            bf16: Vec::new(),
-            dtype,
-            shape,
-            strides,
-        };
+        let strides = [shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1];
+        let mut own = Self { f32: values, f16: Vec::new(), bf16: Vec::new(), dtype, shape, strides };
         match dtype {
             DType::F32 => {}
             DType::F16 => own.f16 = own.f32.iter().map(|&x| f16::from_f32(x)).collect(),
@@ -58,12 +43,7 @@ impl Tensor {
 
     /// The same values in memory order `strides` (of a buffer with gaps of NaN), from element 0 on.
     pub fn restrided(&self, strides: [usize; 4]) -> Self {
-        let reach: usize = self
-            .shape
-            .iter()
-            .zip(strides)
-            .map(|(n, s)| (n - 1) * s)
-            .sum();
+        let reach: usize = self.shape.iter().zip(strides).map(|(n, s)| (n - 1) * s).sum();
         let mut values = vec![f32::NAN; reach + 1];
         let [nb, ns, nh, nd] = self.shape;
         for b in 0..nb {
@@ -94,10 +74,8 @@ impl Tensor {
     pub fn set_row(&mut self, b: usize, s: usize, value: f32) {
         for h in 0..self.shape[2] {
             for d in 0..self.shape[3] {
-                let at = b * self.strides[0]
-                    + s * self.strides[1]
-                    + h * self.strides[2]
-                    + d * self.strides[3];
+                let at =
+                    b * self.strides[0] + s * self.strides[1] + h * self.strides[2] + d * self.strides[3];
                 self.f32[at] = value;
                 if let Some(x) = self.f16.get_mut(at) {
                     *x = f16::from_f32(value);

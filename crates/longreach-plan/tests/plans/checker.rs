@@ -29,7 +29,11 @@ pub fn faults(plan: &Plan) -> Vec<String> {
                     for (i, row) in get.rows.clone().enumerate() {
                         match rows.get_mut(get.at + i) {
                             Some(place @ None) => *place = Some(held[row]),
-                            _ => faults.push(format!("PE {} stage {number}: row {} is written twice or outside", pe.pe, get.at + i)),
+                            _ => faults.push(format!(
+                                "PE {} stage {number}: row {} is written twice or outside",
+                                pe.pe,
+                                get.at + i
+                            )),
                         }
                     }
                 }
@@ -39,13 +43,18 @@ pub fn faults(plan: &Plan) -> Vec<String> {
                     for (t, q) in tile.q.clone().enumerate() {
                         let seen = tile.band.visible(t as i64, keys.len() as i64);
                         if tile.band.q != (0..tile.q.len() as i64) {
-                            faults.push(format!("a tile of {} rows has a band of rows {:?}", tile.q.len(), tile.band.q));
+                            faults.push(format!(
+                                "a tile of {} rows has a band of rows {:?}",
+                                tile.q.len(),
+                                tile.band.q
+                            ));
                         }
                         for key in &keys[seen.start as usize..seen.end as usize] {
                             used[*key] = true;
                             match rows[*key] {
                                 Some(key) => *counts.entry((batch, queries[q], key)).or_default() += 1,
-                                None => faults.push(format!("PE {} stage {number}: row {key} was not fetched", pe.pe)),
+                                None => faults
+                                    .push(format!("PE {} stage {number}: row {key} was not fetched", pe.pe)),
                             }
                         }
                     }
@@ -64,7 +73,9 @@ pub fn faults(plan: &Plan) -> Vec<String> {
                 expected += 1;
                 match counts.get(&(batch, query, key)) {
                     Some(1) => {}
-                    other => faults.push(format!("batch {batch}: query {query} and key {key} are computed {other:?} times")),
+                    other => faults.push(format!(
+                        "batch {batch}: query {query} and key {key} are computed {other:?} times"
+                    )),
                 }
             }
         }

@@ -21,7 +21,12 @@ fn b15_ownership_and_positions_within_documents() {
 fn b31_no_token_is_lost_whatever_the_length() {
     for pes in [1, 2, 3, 4, 5, 7, 8, 30] {
         for len in [0, 1, 2, 7, 10, 64, 2999] {
-            for layout in [Layout::Zigzag, Layout::Contiguous, Layout::Striped { block: 1 }, Layout::Striped { block: 5 }] {
+            for layout in [
+                Layout::Zigzag,
+                Layout::Contiguous,
+                Layout::Striped { block: 1 },
+                Layout::Striped { block: 5 },
+            ] {
                 let shards = layout.shard(len, pes, &[]).unwrap();
                 let mut all: Vec<usize> = (0..pes).flat_map(|pe| shards.positions(pe)).collect();
                 all.sort_unstable();

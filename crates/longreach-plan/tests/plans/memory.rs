@@ -5,7 +5,15 @@ use longreach_plan::{Buffers, Error, Layout, Mask, Model, Plan, Request, Shape, 
 const SHAPE: Shape = Shape { q_heads: 8, kv_heads: 2, head_dim: 64, value_dim: 64, element_bytes: 2 };
 
 fn request(stages: usize) -> Request {
-    Request { batch: 1, q_len: 4096, kv_len: 4096, pes: 8, mask: Mask::causal(), layout: Layout::Zigzag, stages }
+    Request {
+        batch: 1,
+        q_len: 4096,
+        kv_len: 4096,
+        pes: 8,
+        mask: Mask::causal(),
+        layout: Layout::Zigzag,
+        stages,
+    }
 }
 
 #[test]

@@ -39,16 +39,20 @@ fn layout(len: usize, pes: usize) -> impl Strategy<Value = Layout> {
 }
 
 fn bounds(len: usize, documents: usize) -> impl Strategy<Value = Documents> {
-    (proptest::collection::vec(0..=len as u64, documents * 2), any::<bool>()).prop_map(move |(mut cuts, gaps)| {
-        cuts.sort_unstable();
-        if gaps {
-            return Documents::ranges(cuts.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect::<Vec<_>>());
-        }
-        let mut bounds: Vec<u64> = cuts.into_iter().take(documents - 1).collect();
-        bounds.insert(0, 0);
-        bounds.push(len as u64);
-        Documents::cu_seqlens(bounds)
-    })
+    (proptest::collection::vec(0..=len as u64, documents * 2), any::<bool>()).prop_map(
+        move |(mut cuts, gaps)| {
+            cuts.sort_unstable();
+            if gaps {
+                return Documents::ranges(
+                    cuts.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect::<Vec<_>>(),
+                );
+            }
+            let mut bounds: Vec<u64> = cuts.into_iter().take(documents - 1).collect();
+            bounds.insert(0, 0);
+            bounds.push(len as u64);
+            Documents::cu_seqlens(bounds)
+        },
+    )
 }
 
 fn shape(len: usize) -> impl Strategy<Value = Mask> {
@@ -130,7 +134,8 @@ fn every_visible_pair_is_computed_once_and_no_row_is_fetched_in_vain() {
 
 #[test]
 fn the_checker_catches_a_dropped_tile_a_doubled_one_and_a_shifted_edge() {
-    let request = |layout| Request { batch: 1, q_len: 50, kv_len: 50, pes: 3, mask: Mask::causal(), layout, stages: 2 };
+    let request =
+        |layout| Request { batch: 1, q_len: 50, kv_len: 50, pes: 3, mask: Mask::causal(), layout, stages: 2 };
     for layout in [Layout::Zigzag, Layout::Contiguous, Layout::Striped { block: 1 }] {
         let right = checked(&request(layout));
         for pe in 0..3 {

@@ -56,7 +56,13 @@ fn a_window_fetches_its_halo_and_packed_documents_their_own_rows() {
     let plan = checked(&request(4, 64, Mask::causal().window(Some(5), None), Layout::Contiguous, 3));
     let fetched: Vec<u64> = plan.pes.iter().map(|pe| pe.rows_fetched()).collect();
     assert_eq!(fetched, [0, 5, 5, 5]);
-    let plan = checked(&request(4, 64, Mask::causal().documents(documents(&[16, 16, 16, 16])), Layout::Contiguous, 3));
+    let plan = checked(&request(
+        4,
+        64,
+        Mask::causal().documents(documents(&[16, 16, 16, 16])),
+        Layout::Contiguous,
+        3,
+    ));
     assert!(plan.pes.iter().all(|pe| pe.rows_fetched() == 0));
 }
 
@@ -99,14 +105,18 @@ fn contributions_are_in_the_order_of_stage_and_writer_and_complete() {
     for layout in [Layout::Zigzag, Layout::Contiguous, Layout::Striped { block: 3 }] {
         let plan = checked(&Request { batch: 2, ..request(5, 77, Mask::causal(), layout, 3) });
         for owner in 0..5 {
-            let order: Vec<(usize, usize)> = plan.contributions(owner).iter().map(|c| (c.stage, c.writer)).collect();
+            let order: Vec<(usize, usize)> =
+                plan.contributions(owner).iter().map(|c| (c.stage, c.writer)).collect();
             assert!(order.is_sorted() && order.windows(2).all(|pair| pair[0] != pair[1]), "{order:?}");
             let rows: usize = plan.contributions(owner).iter().map(|c| c.rows).sum();
             let gets = plan.pes.iter().flat_map(|pe| &pe.stages).flat_map(|stage| &stage.gets);
-            let fetched: usize = gets.filter(|get| get.owner == owner).map(|get| get.rows.len() * get.batch.len()).sum();
+            let fetched: usize =
+                gets.filter(|get| get.owner == owner).map(|get| get.rows.len() * get.batch.len()).sum();
             assert_eq!(rows, fetched);
             let readers: Vec<usize> = (0..5)
-                .filter(|&pe| plan.pes[pe].stages.iter().flat_map(|stage| &stage.gets).any(|get| get.owner == owner))
+                .filter(|&pe| {
+                    plan.pes[pe].stages.iter().flat_map(|stage| &stage.gets).any(|get| get.owner == owner)
+                })
                 .collect();
             assert_eq!(plan.readers(owner), readers);
         }
@@ -126,8 +136,13 @@ fn empty_documents_change_nothing() {
 
 #[test]
 fn batch_rows_with_other_documents_are_planned_each_by_its_own() {
-    let rows = vec![Documents::cu_seqlens([0, 10, 50]), Documents::ranges([3..9, 12..50]), Documents::cu_seqlens([0, 10, 50])];
-    let plan = checked(&Request { batch: 3, ..request(4, 50, Mask::causal().documents(rows), Layout::Zigzag, 2) });
+    let rows = vec![
+        Documents::cu_seqlens([0, 10, 50]),
+        Documents::ranges([3..9, 12..50]),
+        Documents::cu_seqlens([0, 10, 50]),
+    ];
+    let plan =
+        checked(&Request { batch: 3, ..request(4, 50, Mask::causal().documents(rows), Layout::Zigzag, 2) });
     assert!(plan.bands.rows.len() == 3);
 }
 
@@ -145,7 +160,13 @@ fn public_failing_lengths_are_planned_exactly() {
         let total = lengths.iter().sum::<u64>() as usize;
         for pes in [2, 3, 4, 7] {
             for stages in [1, pes - 1, pes + 2] {
-                checked(&request(pes, total, Mask::causal().documents(documents(lengths)), Layout::Zigzag, stages));
+                checked(&request(
+                    pes,
+                    total,
+                    Mask::causal().documents(documents(lengths)),
+                    Layout::Zigzag,
+                    stages,
+                ));
             }
         }
     }
@@ -158,7 +179,8 @@ fn what_does_not_fit_is_refused() {
     assert!(text(&request(0, 8, Mask::causal(), Layout::Zigzag, 1)).contains("PEs is 0"));
     let mask = Mask::causal().documents(documents(&[5, 2]));
     assert!(text(&request(2, 8, mask, Layout::Zigzag, 1)).contains("ends at 7, expected 8"));
-    let cross = Request { kv_len: 9, ..request(2, 8, Mask::causal().documents(documents(&[8])), Layout::Zigzag, 1) };
+    let cross =
+        Request { kv_len: 9, ..request(2, 8, Mask::causal().documents(documents(&[8])), Layout::Zigzag, 1) };
     assert!(text(&cross).contains("kv_documents"));
     for (ranges, part) in [
         (vec![vec![0..4]], "1 lists for 2 PEs"),

@@ -13,7 +13,9 @@ fn zigzag_causal() {
 
 #[test]
 fn contiguous_window() {
-    insta::assert_snapshot!(plan(3, 18, Mask::causal().window(Some(7), None), Layout::Contiguous, 2).to_string());
+    insta::assert_snapshot!(
+        plan(3, 18, Mask::causal().window(Some(7), None), Layout::Contiguous, 2).to_string()
+    );
 }
 
 #[test]

@@ -173,7 +173,12 @@ impl Engine {
     }
 
     /// Queues the adding of other PEs' contributions behind this PE's own, in the plan's order.
-    fn queue_home(&self, call: &Call, own: Slot<Grads>, agreed: &Event) -> Result<Pending<KeyValueGrads>, Error> {
+    fn queue_home(
+        &self,
+        call: &Call,
+        own: Slot<Grads>,
+        agreed: &Event,
+    ) -> Result<Pending<KeyValueGrads>, Error> {
         let (dims, rows) = (call.dims, call.pe_plan().kv_rows);
         let mut home = own.fill(call.label(Kind::Wait, 0), &self.add);
         returns::add_all(&self.heap, &self.add, call, &mut home)?;
@@ -181,7 +186,8 @@ impl Engine {
         let shape = move |dim| [dims.batch, rows, dims.kv_heads, dim];
         let empty = || Tensor::zeros_f32("gradients", shape(0));
         let (dk, dv) = (empty()?, empty()?);
-        let mut result = Slot::new("gradients", KeyValueGrads { dk, dv }).fill(call.label(Kind::Wait, 0), &self.add);
+        let mut result =
+            Slot::new("gradients", KeyValueGrads { dk, dv }).fill(call.label(Kind::Wait, 0), &self.add);
         self.add.launch(call.label(Kind::Merge, 0), (&mut home, &mut result), move |(home, result)| {
             result.dk = Tensor::from_f32(std::mem::take(&mut home.dk), shape(dims.head_dim));
             result.dv = Tensor::from_f32(std::mem::take(&mut home.dv), shape(dims.value_dim));

@@ -51,22 +51,37 @@ impl Dims {
         let ([bq, _, hq, dq], [bk, sk, hk, dk], [bv, sv, hv, dv]) = (q.shape(), k.shape(), v.shape());
         let input = |text: String| Err(Error::Input(text));
         if q.dtype() != k.dtype() || q.dtype() != v.dtype() {
-            return input(format!("q is {}, k is {} and v is {}: all must be of one type", q.dtype(), k.dtype(), v.dtype()));
+            return input(format!(
+                "q is {}, k is {} and v is {}: all must be of one type",
+                q.dtype(),
+                k.dtype(),
+                v.dtype()
+            ));
         }
         if bq != bk || bq != bv {
-            return input(format!("q has {bq} batch entries, k has {bk} and v has {bv}: all must have the same"));
+            return input(format!(
+                "q has {bq} batch entries, k has {bk} and v has {bv}: all must have the same"
+            ));
         }
         if sk != sv || hk != hv {
-            return input(format!("k has {sk} rows of {hk} heads and v has {sv} of {hv}: both must have the same"));
+            return input(format!(
+                "k has {sk} rows of {hk} heads and v has {sv} of {hv}: both must have the same"
+            ));
         }
         if dq != dk {
             return input(format!("q has head dimension {dq} and k has {dk}: both must have the same"));
         }
         if hk == 0 || hq == 0 || !hq.is_multiple_of(hk) {
-            return input(format!("q has {hq} heads and k has {hk}: the query heads must be a multiple of the key heads"));
+            return input(format!(
+                "q has {hq} heads and k has {hk}: the query heads must be a multiple of the key heads"
+            ));
         }
         if dq == 0 || dv == 0 || bq == 0 {
-            return input(format!("q is {:?} and v is {:?}: batch and head dimensions must be at least 1", q.shape(), v.shape()));
+            return input(format!(
+                "q is {:?} and v is {:?}: batch and head dimensions must be at least 1",
+                q.shape(),
+                v.shape()
+            ));
         }
         Ok(Self { batch: bq, q_heads: hq, kv_heads: hk, head_dim: dq, value_dim: dv, dtype: q.dtype() })
     }

@@ -24,10 +24,14 @@ impl Threads {
         // One thread needs no pool: the stream's own worker computes.
         let pool = match threads {
             0 | 1 => None,
-            MOST.. => return Err(Error::NoThreads { threads, reason: format!("a PE has fewer than {MOST}") }),
+            MOST.. => {
+                return Err(Error::NoThreads { threads, reason: format!("a PE has fewer than {MOST}") });
+            }
             threads => {
                 let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-                Some(Arc::new(built.map_err(|error| Error::NoThreads { threads, reason: error.to_string() })?))
+                Some(Arc::new(
+                    built.map_err(|error| Error::NoThreads { threads, reason: error.to_string() })?,
+                ))
             }
         };
         Ok(Self { pool, team: team.clone() })

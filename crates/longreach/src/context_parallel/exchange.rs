@@ -66,7 +66,9 @@ impl<'c> Exchange<'c> {
                 let operation = call.operation("publish", 0);
                 self.comm.launch(call.label(Kind::Wait, 0).peer(peer), (), move |()| {
                     let word = heap.word(Purpose::Consumed, peer);
-                    heap.signals.wait(word, before, COMM, peer, COMM, operation).map_err(|error| Error::from(error).into_fault())
+                    heap.signals
+                        .wait(word, before, COMM, peer, COMM, operation)
+                        .map_err(|error| Error::from(error).into_fault())
                 })?;
             }
         }
@@ -76,25 +78,21 @@ impl<'c> Exchange<'c> {
         let bytes = rows * (call.dims.k_row() + call.dims.v_row()) * call.dims.dtype.size();
         let description = call.description.clone();
         let peers: Vec<usize> = self.peers().collect();
-        self.comm.launch(
-            call.label(Kind::Publish, 0).bytes(bytes as u64),
-            (&loan,),
-            move |(rows,)| {
-                let publish = || -> Result<(), Error> {
-                    heap.write_header(me, epoch, &description)?;
-                    if read_by_others {
-                        let k = rows.k.bytes();
-                        heap.write_rows(me, epoch, 0, k)?;
-                        heap.write_rows(me, epoch, aligned(k.len()), rows.v.bytes())?;
-                    }
-                    for peer in peers {
-                        heap.signals.set(peer, heap.word(Purpose::Published, me), epoch)?;
-                    }
-                    Ok(())
-                };
-                publish().map_err(Error::into_fault)
-            },
-        )?;
+        self.comm.launch(call.label(Kind::Publish, 0).bytes(bytes as u64), (&loan,), move |(rows,)| {
+            let publish = || -> Result<(), Error> {
+                heap.write_header(me, epoch, &description)?;
+                if read_by_others {
+                    let k = rows.k.bytes();
+                    heap.write_rows(me, epoch, 0, k)?;
+                    heap.write_rows(me, epoch, aligned(k.len()), rows.v.bytes())?;
+                }
+                for peer in peers {
+                    heap.signals.set(peer, heap.word(Purpose::Published, me), epoch)?;
+                }
+                Ok(())
+            };
+            publish().map_err(Error::into_fault)
+        })?;
         loan.give_back(self.comm)?;
         Ok(())
     }

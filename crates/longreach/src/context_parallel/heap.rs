@@ -44,7 +44,9 @@ impl Heap {
             publish.checked_mul(2)?.checked_add(contribution.checked_mul(return_slots)?)
         });
         let (Some((publish, contribution)), Some(total)) = (sizes, total) else {
-            return Err(team.refuse(&format!("a heap of {:?} does not fit into 64 bits", options.heap)).into());
+            return Err(team
+                .refuse(&format!("a heap of {:?} does not fit into 64 bits", options.heap))
+                .into());
         };
         let buffer = team.allocate(total)?;
         let signals = team.signals(4 * team.size())?;
@@ -105,17 +107,35 @@ impl Heap {
     }
 
     /// Reads published rows of team rank `owner`.
-    pub(super) fn read_rows(&self, owner: usize, epoch: u64, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+    pub(super) fn read_rows(
+        &self,
+        owner: usize,
+        epoch: u64,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<(), Error> {
         Ok(self.buffer.read(owner, self.publication(epoch) + HEADER + offset, into)?)
     }
 
     /// Writes a contribution into a return slot of team rank `owner`.
-    pub(super) fn write_contribution(&self, owner: usize, slot: usize, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+    pub(super) fn write_contribution(
+        &self,
+        owner: usize,
+        slot: usize,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
         Ok(self.buffer.write(owner, self.return_slot(slot) + offset, bytes)?)
     }
 
     /// Reads a contribution from one of this PE's return slots.
-    pub(super) fn read_contribution(&self, me: usize, slot: usize, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+    pub(super) fn read_contribution(
+        &self,
+        me: usize,
+        slot: usize,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<(), Error> {
         Ok(self.buffer.read(me, self.return_slot(slot) + offset, into)?)
     }
 

@@ -16,8 +16,8 @@ use crate::error::Error;
 use crate::options::{HeapSize, Options};
 use crate::tensor::Tensor;
 use backward::KeyValueGrads;
-pub use call::{Dims, Direction};
 use call::{Call, describe};
+pub use call::{Dims, Direction};
 use compute::Threads;
 use exchange::{ADD, COMM, COMPUTE, RETURN, Rows};
 use forward::{Inputs, Outputs};
@@ -151,7 +151,9 @@ impl ContextParallel {
     /// Gives the symmetric memory up, after all queued work. Collective over the team.
     pub fn free(self) -> Result<(), Error> {
         let engine = &self.engine;
-        [&engine.compute, &engine.comm, &engine.put, &engine.add].into_iter().try_for_each(Stream::synchronize)?;
+        [&engine.compute, &engine.comm, &engine.put, &engine.add]
+            .into_iter()
+            .try_for_each(Stream::synchronize)?;
         engine.heap.clone().free()
     }
 
@@ -178,12 +180,11 @@ impl ContextParallel {
     pub fn forward(&self, q: &View, k: &View, v: &View, attention: &Attention) -> Result<Forward, Error> {
         let engine = &self.engine;
         let mut calls = lock(&engine.calls);
-        let call = engine
-            .prepare(&mut calls, q, k, v, attention)
-            .map_err(|error| engine.refused(error))?;
+        let call = engine.prepare(&mut calls, q, k, v, attention).map_err(|error| engine.refused(error))?;
         let queue = || -> Result<(Inputs, Pending<Outputs>), Error> {
             let kv = Rows { k: Tensor::copy_of(k)?.into_elements(), v: Tensor::copy_of(v)?.into_elements() };
-            let inputs = Inputs { q: Pending::ready("q", Tensor::copy_of(q)?), kv: Pending::ready("k and v", kv) };
+            let inputs =
+                Inputs { q: Pending::ready("q", Tensor::copy_of(q)?), kv: Pending::ready("k and v", kv) };
             let outputs = engine.queue_forward(&call, &inputs)?;
             Ok((inputs, outputs))
         };
@@ -211,9 +212,12 @@ impl Saved {
             let text = format!("dout has shape {:?}: it must have that of out, {expected:?}", dout.shape());
             return Err(engine.refused(Error::Input(text)));
         }
-        let call = engine.number(&mut calls, Direction::Backward, &self.attention, self.call.plan.clone(), dims);
+        let call =
+            engine.number(&mut calls, Direction::Backward, &self.attention, self.call.plan.clone(), dims);
         let (dq, grads) = Tensor::copy_of(dout)
-            .and_then(|dout| engine.queue_backward(&call, &self.inputs, &self.outputs, &Pending::ready("dout", dout)))
+            .and_then(|dout| {
+                engine.queue_backward(&call, &self.inputs, &self.outputs, &Pending::ready("dout", dout))
+            })
             .map_err(|error| engine.refused(error))?;
         let grads = Arc::new(grads);
         let output = |inner| Output { inner, engine: engine.clone() };
@@ -244,9 +248,26 @@ impl Gradients {
     }
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Dropping the streams waits for their work, which may wait for peers that wait for this PE's next call. A PE
+        // that panics makes none, and says so first.
+        if std::thread::panicking() {
+            self.team.refuse("its program panicked");
+        }
+    }
+}
+
 impl Engine {
     /// Checks a call's arguments and plans it.
-    fn prepare(&self, calls: &mut Calls, q: &View, k: &View, v: &View, attention: &Attention) -> Result<Call, Error> {
+    fn prepare(
+        &self,
+        calls: &mut Calls,
+        q: &View,
+        k: &View,
+        v: &View,
+        attention: &Attention,
+    ) -> Result<Call, Error> {
         let dims = Dims::of(q, k, v)?;
         if let Some(scale) = attention.scale
             && !scale.is_finite()
@@ -313,7 +334,12 @@ impl Engine {
 }
 
 /// Who holds which queries and which keys of `attention` on `pes` PEs, for `batch` batch rows.
-pub fn shards(pes: usize, batch: usize, attention: &Attention, options: &Options) -> Result<(Shards, Shards), Error> {
+pub fn shards(
+    pes: usize,
+    batch: usize,
+    attention: &Attention,
+    options: &Options,
+) -> Result<(Shards, Shards), Error> {
     let Attention { mask, q_len, kv_len, .. } = attention;
     Ok(longreach_plan::shards(mask, &options.layout, batch, pes, *q_len, *kv_len)?)
 }

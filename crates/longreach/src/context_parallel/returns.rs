@@ -86,13 +86,20 @@ pub(super) fn send(
             .contributions(owner)
             .iter()
             .position(|contribution| contribution.stage == stage && contribution.writer == me)
-            .ok_or_else(|| Error::Input(format!("the plan has no contribution of PE {me} to PE {owner} in stage {stage}")))?;
+            .ok_or_else(|| {
+                Error::Input(format!(
+                    "the plan has no contribution of PE {me} to PE {owner} in stage {stage}"
+                ))
+            })?;
         let tag = tag(call.epoch, n);
         let operation = call.operation("gradient return", stage);
         let granted = heap.clone();
         stream.launch(call.label(Kind::Wait, stage).peer(owner), (), move |()| {
             let word = granted.word(Purpose::Granted, owner);
-            granted.signals.wait(word, tag, RETURN, owner, ADD, operation).map_err(|error| Error::from(error).into_fault())
+            granted
+                .signals
+                .wait(word, tag, RETURN, owner, ADD, operation)
+                .map_err(|error| Error::from(error).into_fault())
         })?;
         let pieces = pieces(call, me, stage, owner, false);
         let bytes = pieces.iter().map(|piece| piece.len as u64 * 4).sum();
@@ -121,21 +128,30 @@ pub(super) fn grant_first(heap: &Heap, stream: &Stream, call: &Call) -> Result<(
     Ok(())
 }
 
-fn grant(heap: &Heap, stream: &Stream, call: &Call, n: usize, contribution: &Contribution) -> Result<(), Error> {
+fn grant(
+    heap: &Heap,
+    stream: &Stream,
+    call: &Call,
+    n: usize,
+    contribution: &Contribution,
+) -> Result<(), Error> {
     let word = heap.word(Purpose::Granted, call.me);
     let label = call.label(Kind::Publish, contribution.stage).peer(contribution.writer);
     Ok(heap.signals.set_on(stream, label, contribution.writer, word, tag(call.epoch, n))?)
 }
 
 /// Queues the adding of all contributions to this PE's rows into `home`, in the plan's order.
-pub(super) fn add_all(heap: &Heap, stream: &Stream, call: &Call, home: &mut Filling<Grads>) -> Result<(), Error> {
+pub(super) fn add_all(
+    heap: &Heap,
+    stream: &Stream,
+    call: &Call,
+    home: &mut Filling<Grads>,
+) -> Result<(), Error> {
     let contributions = call.plan.contributions(call.me);
-    let largest = contributions
-        .iter()
-        .map(|contribution| contribution_elements(call, contribution))
-        .max()
-        .unwrap_or(0);
-    let mut scratch = Slot::new("arrived contribution", filled("an arrived contribution", 0f32, largest)?).fill(call.label(Kind::Wait, 0), stream);
+    let largest =
+        contributions.iter().map(|contribution| contribution_elements(call, contribution)).max().unwrap_or(0);
+    let mut scratch = Slot::new("arrived contribution", filled("an arrived contribution", 0f32, largest)?)
+        .fill(call.label(Kind::Wait, 0), stream);
     for (n, contribution) in contributions.iter().enumerate() {
         let (writer, stage) = (contribution.writer, contribution.stage);
         let arrived = heap.clone();
@@ -143,7 +159,10 @@ pub(super) fn add_all(heap: &Heap, stream: &Stream, call: &Call, home: &mut Fill
         stream.launch(call.label(Kind::Wait, stage).peer(writer), (), move |()| {
             let word = arrived.word(Purpose::Arrived, writer);
             let tag = tag(operation.epoch, n);
-            arrived.signals.wait(word, tag, ADD, writer, RETURN, operation).map_err(|error| Error::from(error).into_fault())
+            arrived
+                .signals
+                .wait(word, tag, ADD, writer, RETURN, operation)
+                .map_err(|error| Error::from(error).into_fault())
         })?;
         let pieces = pieces(call, writer, stage, call.me, true);
         let elements = contribution_elements(call, contribution);

@@ -60,7 +60,8 @@ fn statistics(call: &Call, spans: Vec<Span>) -> Statistics {
     let waited = time(&|span| on(span, COMPUTE) && span.label.kind == Kind::Wait);
     let bytes = |kind| spans.iter().filter(|span| span.label.kind == kind).map(|span| span.label.bytes).sum();
     let dims = &call.dims;
-    let pairs: u64 = call.pe_plan().stages.iter().flat_map(|stage| &stage.tiles).map(|tile| tile.visible_pairs()).sum();
+    let pairs: u64 =
+        call.pe_plan().stages.iter().flat_map(|stage| &stage.tiles).map(|tile| tile.visible_pairs()).sum();
     let (heads, dk, dv) = (dims.q_heads as u64, dims.head_dim as u64, dims.value_dim as u64);
     Statistics {
         start: call.start,

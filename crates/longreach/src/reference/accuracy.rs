@@ -23,17 +23,13 @@ pub struct Errors {
 }
 
 impl Errors {
-    const WRONG: Self = Self {
-        max_abs: f64::INFINITY,
-        relative: f64::INFINITY,
-    };
+    const WRONG: Self = Self { max_abs: f64::INFINITY, relative: f64::INFINITY };
 }
 
 /// Whether errors are within the rule, given the relative error of the same call on one device.
 pub fn passes(errors: Errors, one_device_relative: f64) -> bool {
     // Written so that a NaN anywhere fails: each comparison must be true.
-    one_device_relative <= ONE_DEVICE_LIMIT
-        && errors.relative <= RATIO_LIMIT * one_device_relative + SLACK
+    one_device_relative <= ONE_DEVICE_LIMIT && errors.relative <= RATIO_LIMIT * one_device_relative + SLACK
 }
 
 impl Forward {
@@ -41,23 +37,14 @@ impl Forward {
     ///
     /// Fails when `out` has another number of elements.
     pub fn out_errors(&self, out: &[f32]) -> Result<Errors, Mismatch> {
-        self.errors_by_row(
-            "the number of elements of out",
-            out,
-            &self.out,
-            self.shape[3],
-        )
+        self.errors_by_row("the number of elements of out", out, &self.out, self.shape[3])
     }
 
     /// Errors of a log-sum-exp `[batch, q_heads, q_len]`.
     ///
     /// Fails when `lse` has another number of elements.
     pub fn lse_errors(&self, lse: &[f32]) -> Result<Errors, Mismatch> {
-        expect(
-            "the number of elements of lse",
-            lse.len(),
-            self.lse.values.len(),
-        )?;
+        expect("the number of elements of lse", lse.len(), self.lse.values.len())?;
         let exact = &self.lse;
         let mut norms = Norms::default();
         for ((&x, &value), &bound) in lse.iter().zip(&exact.values).zip(&exact.bounds) {
@@ -155,18 +142,7 @@ impl Norms {
         let scale = self.reference.sqrt().max(1e-6 * self.bound.sqrt());
         let difference = self.difference.sqrt();
         // Nothing to differ from and no difference: an empty tensor, or zeros where all summands are zero.
-        let relative = if difference == 0.0 {
-            0.0
-        } else {
-            difference / scale
-        };
-        Errors {
-            max_abs: self.max_abs,
-            relative: if relative.is_nan() {
-                f64::INFINITY
-            } else {
-                relative
-            },
-        }
+        let relative = if difference == 0.0 { 0.0 } else { difference / scale };
+        Errors { max_abs: self.max_abs, relative: if relative.is_nan() { f64::INFINITY } else { relative } }
     }
 }

@@ -31,15 +31,7 @@ pub fn backward(
     bands: &Bands,
     scale: f64,
 ) -> Result<Backward, Mismatch> {
-    backward_of(
-        &forward(q, k, v, bands, scale)?,
-        q,
-        k,
-        v,
-        dout,
-        bands,
-        scale,
-    )
+    backward_of(&forward(q, k, v, bands, scale)?, q, k, v, dout, bands, scale)
 }
 
 /// [`backward`] with the forward results at hand, which must be those of the same inputs.
@@ -105,28 +97,13 @@ fn gather(heads: Vec<Backward>, sizes: &Sizes) -> Backward {
         put_head(&mut all.bounds, &part.bounds, at, shape);
     };
     for (at, head) in heads.iter().enumerate() {
-        put(
-            &mut all.dq,
-            &head.dq,
-            at,
-            [q_len, sizes.q_heads, sizes.head_dim],
-        );
+        put(&mut all.dq, &head.dq, at, [q_len, sizes.q_heads, sizes.head_dim]);
     }
     for (at, heads) in heads.chunks(group.max(1)).enumerate() {
         let dk = sum(heads.iter().map(|head| &head.dk));
         let dv = sum(heads.iter().map(|head| &head.dv));
-        put(
-            &mut all.dk,
-            &dk,
-            at,
-            [kv_len, sizes.kv_heads, sizes.head_dim],
-        );
-        put(
-            &mut all.dv,
-            &dv,
-            at,
-            [kv_len, sizes.kv_heads, sizes.value_dim],
-        );
+        put(&mut all.dk, &dk, at, [kv_len, sizes.kv_heads, sizes.head_dim]);
+        put(&mut all.dv, &dv, at, [kv_len, sizes.kv_heads, sizes.value_dim]);
     }
     all
 }
@@ -134,8 +111,7 @@ fn gather(heads: Vec<Backward>, sizes: &Sizes) -> Backward {
 fn sum<'a>(mut parts: impl Iterator<Item = &'a Exact>) -> Exact {
     let mut total = parts.next().cloned().unwrap_or_default();
     for part in parts {
-        let add =
-            |total: &mut [f64], part: &[f64]| total.iter_mut().zip(part).for_each(|(t, p)| *t += p);
+        let add = |total: &mut [f64], part: &[f64]| total.iter_mut().zip(part).for_each(|(t, p)| *t += p);
         add(&mut total.values, &part.values);
         add(&mut total.bounds, &part.bounds);
     }
@@ -164,62 +140,32 @@ struct Weights {
 
 impl Head<'_> {
     fn gradients(&self, bands: &[Band]) -> Backward {
-        let Sizes {
-            q_len,
-            kv_len,
-            head_dim,
-            value_dim,
-            ..
-        } = self.sizes;
+        let Sizes { q_len, kv_len, head_dim, value_dim, .. } = self.sizes;
         let mut grad = Backward {
             dq: Exact::zeros(q_len * head_dim),
             dk: Exact::zeros(kv_len * head_dim),
             dv: Exact::zeros(kv_len * value_dim),
         };
-        let mut weights = Box::new(Weights {
-            p: [[(0.0, 0.0); KEYS]; ROWS],
-            ds: [[(0.0, 0.0); KEYS]; ROWS],
-        });
+        let mut weights = Box::new(Weights { p: [[(0.0, 0.0); KEYS]; ROWS], ds: [[(0.0, 0.0); KEYS]; ROWS] });
         for first in (0..q_len).step_by(ROWS) {
             let block = first..q_len.min(first + ROWS);
-            let seen: Vec<_> = block
-                .clone()
-                .map(|row| visible(bands, row, kv_len))
-                .collect();
+            let seen: Vec<_> = block.clone().map(|row| visible(bands, row, kv_len)).collect();
             for tile in tiles(&seen) {
-                let parts: Vec<Vec<_>> =
-                    seen.iter().map(|keys| cut(keys, &tile).collect()).collect();
+                let parts: Vec<Vec<_>> = seen.iter().map(|keys| cut(keys, &tile).collect()).collect();
                 for (r, row) in block.clone().enumerate() {
                     for keys in &parts[r] {
                         self.weigh(&mut weights, r, row, tile.start, keys.clone());
                         let at = row * head_dim..(row + 1) * head_dim;
                         let ds = &weights.ds[r][keys.start - tile.start..keys.end - tile.start];
-                        let (values, bounds) =
-                            (&mut grad.dq.values[at.clone()], &mut grad.dq.bounds[at]);
+                        let (values, bounds) = (&mut grad.dq.values[at.clone()], &mut grad.dq.bounds[at]);
                         add_rows(values, bounds, ds, &self.k, keys.clone());
                     }
                 }
                 for r in (0..block.len()).step_by(4) {
                     let parts = &parts[r..block.len().min(r + 4)];
                     let (p, ds) = (&weights.p[r..], &weights.ds[r..]);
-                    scatter(
-                        &mut grad.dk,
-                        ds,
-                        &self.q,
-                        first + r,
-                        parts,
-                        tile.start,
-                        head_dim,
-                    );
-                    scatter(
-                        &mut grad.dv,
-                        p,
-                        &self.dout,
-                        first + r,
-                        parts,
-                        tile.start,
-                        value_dim,
-                    );
+                    scatter(&mut grad.dk, ds, &self.q, first + r, parts, tile.start, head_dim);
+                    scatter(&mut grad.dv, p, &self.dout, first + r, parts, tile.start, value_dim);
                 }
             }
         }
@@ -228,11 +174,7 @@ impl Head<'_> {
 
     /// Fills the weights of row `row` (number `r` of its block) over `keys`.
     fn weigh(&self, weights: &mut Weights, r: usize, row: usize, tile: usize, keys: Range<usize>) {
-        let Sizes {
-            head_dim,
-            value_dim,
-            ..
-        } = self.sizes;
+        let Sizes { head_dim, value_dim, .. } = self.sizes;
         let q = &self.q[row * head_dim..(row + 1) * head_dim];
         let dout = &self.dout[row * value_dim..(row + 1) * value_dim];
         let (delta, delta_bound) = self.delta[row];
@@ -276,19 +218,9 @@ fn scatter(
         add4(&mut grad.values[at.clone()], &mut grad.bounds[at], w, x);
     }
     for (r, keys) in parts.iter().enumerate() {
-        for j in keys
-            .iter()
-            .cloned()
-            .flatten()
-            .filter(|j| !common.contains(j))
-        {
+        for j in keys.iter().cloned().flatten().filter(|j| !common.contains(j)) {
             let at = j * dim..(j + 1) * dim;
-            add(
-                &mut grad.values[at.clone()],
-                &mut grad.bounds[at],
-                weights[r][j - tile],
-                row(r),
-            );
+            add(&mut grad.values[at.clone()], &mut grad.bounds[at], weights[r][j - tile], row(r));
         }
     }
 }

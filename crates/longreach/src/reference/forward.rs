@@ -21,13 +21,7 @@ pub struct Forward {
 /// Attention of `q` over `k` and `v` under `bands`, with scores `scale * q.k`.
 ///
 /// Fails when the shapes or the bands do not fit each other.
-pub fn forward(
-    q: &View,
-    k: &View,
-    v: &View,
-    bands: &Bands,
-    scale: f64,
-) -> Result<Forward, Mismatch> {
+pub fn forward(q: &View, k: &View, v: &View, bands: &Bands, scale: f64) -> Result<Forward, Mismatch> {
     let sizes = Sizes::of(q, k, v, bands)?;
     let heads: Vec<(Exact, Exact)> = (0..sizes.batch * sizes.q_heads)
         .into_par_iter()
@@ -48,36 +42,19 @@ pub fn forward(
         lse.values.extend(head_lse.values);
         lse.bounds.extend(head_lse.bounds);
     }
-    Ok(Forward {
-        out,
-        lse,
-        shape: [sizes.batch, sizes.q_len, sizes.q_heads, sizes.value_dim],
-    })
+    Ok(Forward { out, lse, shape: [sizes.batch, sizes.q_len, sizes.q_heads, sizes.value_dim] })
 }
 
 /// Output `[q_len, value_dim]` and log-sum-exp `[q_len]` of one head.
-fn one_head(
-    q: &[f64],
-    k: &[f64],
-    v: &[f64],
-    bands: &[Band],
-    scale: f64,
-    sizes: &Sizes,
-) -> (Exact, Exact) {
+fn one_head(q: &[f64], k: &[f64], v: &[f64], bands: &[Band], scale: f64, sizes: &Sizes) -> (Exact, Exact) {
     let (dim, value_dim, kv_len) = (sizes.head_dim, sizes.value_dim, sizes.kv_len);
     let mut out = Exact::zeros(sizes.q_len * value_dim);
-    let mut lse = Exact {
-        values: vec![f64::NEG_INFINITY; sizes.q_len],
-        bounds: vec![0.0; sizes.q_len],
-    };
+    let mut lse = Exact { values: vec![f64::NEG_INFINITY; sizes.q_len], bounds: vec![0.0; sizes.q_len] };
     // Score and its bound, then weight (twice): `ROWS` rows over all keys.
     let mut scores = vec![(0.0, 0.0); ROWS * kv_len];
     for first in (0..sizes.q_len).step_by(ROWS) {
         let block = first..sizes.q_len.min(first + ROWS);
-        let seen: Vec<_> = block
-            .clone()
-            .map(|row| visible(bands, row, kv_len))
-            .collect();
+        let seen: Vec<_> = block.clone().map(|row| visible(bands, row, kv_len)).collect();
         for tile in tiles(&seen) {
             for (r, row) in block.clone().enumerate() {
                 let q_row = &q[row * dim..(row + 1) * dim];
@@ -105,8 +82,7 @@ fn one_head(
                 let at = row * value_dim..(row + 1) * value_dim;
                 for keys in cut(&seen[r], &tile) {
                     let weights = &scores[r * kv_len + keys.start..r * kv_len + keys.end];
-                    let (values, bounds) =
-                        (&mut out.values[at.clone()], &mut out.bounds[at.clone()]);
+                    let (values, bounds) = (&mut out.values[at.clone()], &mut out.bounds[at.clone()]);
                     add_rows(values, bounds, weights, v, keys);
                 }
             }
@@ -117,10 +93,7 @@ fn one_head(
 
 fn log_sum_exp(scores: impl Iterator<Item = f64> + Clone) -> f64 {
     // Not `f64::max`, which drops a NaN: a row that sees one must come out as NaN.
-    let max = scores.clone().fold(
-        f64::NEG_INFINITY,
-        |a, b| if b > a || b.is_nan() { b } else { a },
-    );
+    let max = scores.clone().fold(f64::NEG_INFINITY, |a, b| if b > a || b.is_nan() { b } else { a });
     if max == f64::NEG_INFINITY {
         return max;
     }

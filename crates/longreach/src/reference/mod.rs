@@ -32,10 +32,7 @@ pub struct Exact {
 
 impl Exact {
     fn zeros(len: usize) -> Self {
-        Self {
-            values: vec![0.0; len],
-            bounds: vec![0.0; len],
-        }
+        Self { values: vec![0.0; len], bounds: vec![0.0; len] }
     }
 }
 
@@ -68,16 +65,8 @@ impl Sizes {
         let [batch, q_len, q_heads, head_dim] = q.shape();
         let [_, kv_len, kv_heads, _] = k.shape();
         let value_dim = v.shape()[3];
-        expect(
-            "the shape of k",
-            k.shape(),
-            [batch, kv_len, kv_heads, head_dim],
-        )?;
-        expect(
-            "the shape of v",
-            v.shape(),
-            [batch, kv_len, kv_heads, value_dim],
-        )?;
+        expect("the shape of k", k.shape(), [batch, kv_len, kv_heads, head_dim])?;
+        expect("the shape of v", v.shape(), [batch, kv_len, kv_heads, value_dim])?;
         if kv_heads == 0 || !q_heads.is_multiple_of(kv_heads) {
             return Err(Mismatch {
                 what: "the number of heads of q",
@@ -86,11 +75,7 @@ impl Sizes {
             });
         }
 
-        expect(
-            "the length of the bands",
-            [bands.q_len, bands.kv_len],
-            [q_len, kv_len],
-        )?;
+        expect("the length of the bands", [bands.q_len, bands.kv_len], [q_len, kv_len])?;
         if bands.rows.len() != 1 && bands.rows.len() != batch {
             return Err(Mismatch {
                 what: "the number of batch rows of the bands",
@@ -98,15 +83,7 @@ impl Sizes {
                 expected: format!("1 or {batch}"),
             });
         }
-        Ok(Self {
-            batch,
-            q_len,
-            kv_len,
-            q_heads,
-            kv_heads,
-            head_dim,
-            value_dim,
-        })
+        Ok(Self { batch, q_len, kv_len, q_heads, kv_heads, head_dim, value_dim })
     }
 
     /// The kv head that serves query head `head`.
@@ -115,19 +92,11 @@ impl Sizes {
     }
 }
 
-fn expect<T: PartialEq + std::fmt::Debug>(
-    what: &'static str,
-    given: T,
-    expected: T,
-) -> Result<(), Mismatch> {
+fn expect<T: PartialEq + std::fmt::Debug>(what: &'static str, given: T, expected: T) -> Result<(), Mismatch> {
     if given == expected {
         return Ok(());
     }
-    Err(Mismatch {
-        what,
-        given: format!("{given:?}"),
-        expected: format!("{expected:?}"),
-    })
+    Err(Mismatch { what, given: format!("{given:?}"), expected: format!("{expected:?}") })
 }
 
 /// One head of a view as a contiguous float64 matrix `[sequence, dim]`.

@@ -10,11 +10,7 @@ pub(super) const KEYS: usize = 64;
 
 /// The bands of batch row `batch`.
 pub(super) fn bands_of(bands: &Bands, batch: usize) -> &[Band] {
-    if bands.rows.len() == 1 {
-        &bands.rows[0]
-    } else {
-        &bands.rows[batch]
-    }
+    if bands.rows.len() == 1 { &bands.rows[0] } else { &bands.rows[batch] }
 }
 
 /// The intervals of keys that row `row` sees, non-empty, in the order of the bands.

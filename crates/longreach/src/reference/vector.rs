@@ -23,12 +23,7 @@ pub(super) fn dot(a: &[f64], b: &[f64]) -> (f64, f64) {
 }
 
 /// `values += weight x`, `bounds += weight_bound |x|`.
-pub(super) fn add(
-    values: &mut [f64],
-    bounds: &mut [f64],
-    (weight, weight_bound): (f64, f64),
-    x: &[f64],
-) {
+pub(super) fn add(values: &mut [f64], bounds: &mut [f64], (weight, weight_bound): (f64, f64), x: &[f64]) {
     for ((value, bound), x) in values.iter_mut().zip(bounds).zip(x) {
         *value += weight * x;
         *bound += weight_bound * x.abs();
@@ -41,8 +36,8 @@ pub(super) fn add4(values: &mut [f64], bounds: &mut [f64], w: [(f64, f64); 4], x
     let (bounds, [x0, x1, x2, x3]) = (&mut bounds[..n], x.map(|x| &x[..n]));
     for i in 0..n {
         values[i] += (w[0].0 * x0[i] + w[1].0 * x1[i]) + (w[2].0 * x2[i] + w[3].0 * x3[i]);
-        bounds[i] += (w[0].1 * x0[i].abs() + w[1].1 * x1[i].abs())
-            + (w[2].1 * x2[i].abs() + w[3].1 * x3[i].abs());
+        bounds[i] +=
+            (w[0].1 * x0[i].abs() + w[1].1 * x1[i].abs()) + (w[2].1 * x2[i].abs() + w[3].1 * x3[i].abs());
     }
 }
 

@@ -1,6 +1,8 @@
 //! Packed documents: exact lengths, empty ones, padding.
 
-use crate::harness::{Oracle, Problem, Results, Setting, Sizes, documents, everywhere, exact_everywhere, lengths, run, tensor};
+use crate::harness::{
+    Oracle, Problem, Results, Setting, Sizes, documents, everywhere, exact_everywhere, lengths, run, tensor,
+};
 use longreach::{DType, Documents, Layout, Mask, Tensor};
 
 fn sizes(len: usize, dtype: DType) -> Sizes {
@@ -16,7 +18,10 @@ fn uniform(len: usize, mask: Mask, value: impl Fn(usize) -> f32) -> Problem {
 }
 
 fn close(name: &str, setting: &Setting, got: f32, expected: f64) {
-    assert!((f64::from(got) - expected).abs() <= 2e-6 * expected.abs().max(1.0), "{name} {got}, expected {expected}, {setting:?}");
+    assert!(
+        (f64::from(got) - expected).abs() <= 2e-6 * expected.abs().max(1.0),
+        "{name} {got}, expected {expected}, {setting:?}"
+    );
 }
 
 #[test]
@@ -34,7 +39,11 @@ fn b01_seven_tokens_in_a_buffer_of_eight() {
                 close("lse", setting, results.lse[row], (seen as f64).ln());
             }
             assert_eq!((results.out[7 * 8], results.lse[7]), (0.0, f32::NEG_INFINITY), "{setting:?}");
-            assert_eq!((results.dq[7 * 8], results.dk[7 * 8], results.dv[7 * 8]), (0.0, 0.0, 0.0), "{setting:?}");
+            assert_eq!(
+                (results.dq[7 * 8], results.dk[7 * 8], results.dv[7 * 8]),
+                (0.0, 0.0, 0.0),
+                "{setting:?}"
+            );
         });
     }
 }
@@ -45,7 +54,8 @@ fn b01_lengths_that_divide_nothing_are_exact_and_repeat_bit_by_bit() {
         (704, Mask::causal().documents(vec![Documents::ranges(std::iter::once(0..698).collect::<Vec<_>>())])),
         (1049, Mask::causal().documents(lengths(&[698, 1, 17, 333]))),
     ] {
-        let sizes = Sizes { q_heads: 8, kv_heads: 2, head_dim: 64, value_dim: 64, ..sizes(total, DType::Bf16) };
+        let sizes =
+            Sizes { q_heads: 8, kv_heads: 2, head_dim: 64, value_dim: 64, ..sizes(total, DType::Bf16) };
         let problem = Problem::random(21, sizes, mask);
         let oracle = Oracle::new(&problem);
         let setting = Setting::new(4, Layout::Zigzag, 2);
@@ -76,7 +86,13 @@ fn b33_content_of_padding_reaches_no_real_row_not_by_one_bit() {
         let problem = Problem::random(31, sizes, mask.clone());
         let filled = |value| {
             let pad = |x: &Tensor| with_padding(x, &kept, value);
-            Problem { q: pad(&problem.q), k: pad(&problem.k), v: pad(&problem.v), dout: pad(&problem.dout), ..problem.clone() }
+            Problem {
+                q: pad(&problem.q),
+                k: pad(&problem.k),
+                v: pad(&problem.v),
+                dout: pad(&problem.dout),
+                ..problem.clone()
+            }
         };
         let zeros = filled(0.0);
         let oracle = Oracle::new(&zeros);
@@ -84,7 +100,11 @@ fn b33_content_of_padding_reaches_no_real_row_not_by_one_bit() {
             for layout in crate::harness::layouts(16, pes) {
                 let setting = Setting::new(pes, layout, 2);
                 let expected = run(&zeros, &setting).unwrap();
-                assert!(oracle.failures(&expected).is_empty(), "{setting:?} {:#?}", oracle.failures(&expected));
+                assert!(
+                    oracle.failures(&expected).is_empty(),
+                    "{setting:?} {:#?}",
+                    oracle.failures(&expected)
+                );
                 for value in [f32::NAN, 1e4] {
                     assert_eq!(run(&filled(value), &setting).unwrap(), expected, "{value} {setting:?}");
                 }
@@ -108,8 +128,10 @@ fn padding_is_zero(results: &Results, kept: &[std::ops::Range<usize>]) {
 #[test]
 fn b09_empty_documents_change_no_bit() {
     for head_dim in [64, 128, 256] {
-        let sizes = Sizes { q_heads: 4, kv_heads: 1, head_dim, value_dim: head_dim, ..sizes(128, DType::Bf16) };
-        let with = Problem::random(41, sizes, Mask::causal().documents(documents(&[0, 0, 37, 37, 100, 128, 128])));
+        let sizes =
+            Sizes { q_heads: 4, kv_heads: 1, head_dim, value_dim: head_dim, ..sizes(128, DType::Bf16) };
+        let with =
+            Problem::random(41, sizes, Mask::causal().documents(documents(&[0, 0, 37, 37, 100, 128, 128])));
         let without = Problem::random(41, sizes, Mask::causal().documents(documents(&[0, 37, 100, 128])));
         for pes in [2, 4, 5] {
             for layout in crate::harness::layouts(128, pes) {
@@ -123,8 +145,17 @@ fn b09_empty_documents_change_no_bit() {
 #[test]
 fn b09_documents_of_other_lengths_in_keys() {
     // A quarter of the case's lengths.
-    let mask = Mask::full().documents(documents(&[0, 0, 302, 512, 512])).kv_documents(documents(&[0, 634, 1070, 1280, 2048]));
-    let sizes = Sizes { q_len: 512, kv_len: 2048, q_heads: 4, head_dim: 128, value_dim: 128, ..sizes(0, DType::Bf16) };
+    let mask = Mask::full()
+        .documents(documents(&[0, 0, 302, 512, 512]))
+        .kv_documents(documents(&[0, 634, 1070, 1280, 2048]));
+    let sizes = Sizes {
+        q_len: 512,
+        kv_len: 2048,
+        q_heads: 4,
+        head_dim: 128,
+        value_dim: 128,
+        ..sizes(0, DType::Bf16)
+    };
     let problem = Problem::random(51, sizes, mask);
     let oracle = Oracle::new(&problem);
     for pes in [1, 3, 4] {

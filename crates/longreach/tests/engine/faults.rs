@@ -6,7 +6,16 @@ use longreach::{Attention, Band, DType, Edge, Layout, Mask};
 const LEN: usize = 96;
 
 fn problem() -> Problem {
-    let sizes = Sizes { batch: 1, q_len: LEN, kv_len: LEN, q_heads: 2, kv_heads: 2, head_dim: 32, value_dim: 32, dtype: DType::F32 };
+    let sizes = Sizes {
+        batch: 1,
+        q_len: LEN,
+        kv_len: LEN,
+        q_heads: 2,
+        kv_heads: 2,
+        head_dim: 32,
+        value_dim: 32,
+        dtype: DType::F32,
+    };
     Problem::random(77, sizes, Mask::causal())
 }
 
@@ -16,7 +25,11 @@ fn results(problem: &Problem) -> Results {
 
 /// The names of the tensors that break the rule.
 fn broken(oracle: &Oracle, results: &Results) -> Vec<String> {
-    oracle.failures(results).iter().map(|text| text.split(' ').next().unwrap_or_default().to_owned()).collect()
+    oracle
+        .failures(results)
+        .iter()
+        .map(|text| text.split(' ').next().unwrap_or_default().to_owned())
+        .collect()
 }
 
 /// Results under `bands` instead of the causal mask, against the oracle of the causal mask.
@@ -80,7 +93,8 @@ fn a_log_sum_exp_of_a_chunk_in_backward_is_caught() {
     let low = Band { q: 48..96, lo: Edge::Fixed(0), hi: Edge::Fixed(48) };
     let high = Band { q: 48..96, lo: Edge::Fixed(48), hi: Edge::Diagonal(1) };
     let right = problem();
-    let part = |bands| results(&Problem { attention: Attention::new(Mask::bands(bands), LEN), ..right.clone() });
+    let part =
+        |bands| results(&Problem { attention: Attention::new(Mask::bands(bands), LEN), ..right.clone() });
     let (a, b) = (part(vec![causal(0..48), low]), part(vec![high]));
     let sum = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<_>>();
     let exact = results(&right);
@@ -107,16 +121,14 @@ fn sixteen_bit_accumulation_is_caught_in_every_tensor() {
 fn merging_rounded_parts_stage_by_stage_is_caught_by_its_ratio() {
     // Normalised (out, lse) pairs in float32, eight of them a row, as a kernel that cannot carry would be merged
     // without the carried state.
-    let right = Problem {
-        attention: Attention::new(Mask::full(), LEN),
-        ..problem()
-    };
+    let right = Problem { attention: Attention::new(Mask::full(), LEN), ..problem() };
     let oracle = Oracle::new(&right);
     let exact = results(&right);
     let (mut out, mut lse) = (vec![0f32; exact.out.len()], vec![f32::NEG_INFINITY; exact.lse.len()]);
     for part in 0..24 {
         let keys = Band { q: 0..96, lo: Edge::Fixed(part * 4), hi: Edge::Fixed(part * 4 + 4) };
-        let found = results(&Problem { attention: Attention::new(Mask::bands(vec![keys]), LEN), ..right.clone() });
+        let found =
+            results(&Problem { attention: Attention::new(Mask::bands(vec![keys]), LEN), ..right.clone() });
         for head in 0..2 {
             for row in 0..LEN {
                 let (old, new) = (lse[head * LEN + row], found.lse[head * LEN + row]);

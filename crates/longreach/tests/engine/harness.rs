@@ -2,8 +2,8 @@
 
 use longreach::reference::{self, Errors};
 use longreach::{
-    Attention, ContextParallel, DType, Dims, Elements, Error, Documents, HeapSize, Layout, Mask, Options, Shards, Stages,
-    Tensor, View, World,
+    Attention, ContextParallel, DType, Dims, Documents, Elements, Error, HeapSize, Layout, Mask, Options,
+    Shards, Stages, Tensor, View, World,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -86,7 +86,12 @@ impl Setting {
     }
 
     pub fn options(&self) -> Options {
-        Options { layout: self.layout.clone(), stages: self.stages, threads: self.threads, ..Options::default() }
+        Options {
+            layout: self.layout.clone(),
+            stages: self.stages,
+            threads: self.threads,
+            ..Options::default()
+        }
     }
 
     /// Options with a heap that takes all of `problems`.
@@ -149,7 +154,11 @@ pub struct Part {
 pub fn call(cp: &ContextParallel, problem: &Problem) -> Result<Part, Error> {
     let me = cp.team().rank();
     let (q_shards, kv_shards) = cp.shards(problem.batch(), &problem.attention)?;
-    let (q, k, v) = (shard(&problem.q, &q_shards, me), shard(&problem.k, &kv_shards, me), shard(&problem.v, &kv_shards, me));
+    let (q, k, v) = (
+        shard(&problem.q, &q_shards, me),
+        shard(&problem.k, &kv_shards, me),
+        shard(&problem.v, &kv_shards, me),
+    );
     let dout = shard(&problem.dout, &q_shards, me);
     let forward = cp.forward(&q.view(), &k.view(), &v.view(), &problem.attention)?;
     let (out, lse) = (forward.out.wait()?.clone(), forward.lse.wait()?.clone());
@@ -160,7 +169,8 @@ pub fn call(cp: &ContextParallel, problem: &Problem) -> Result<Part, Error> {
 
 /// Puts the parts of all PEs together.
 pub fn assemble(problem: &Problem, setting: &Setting, parts: &[Part]) -> Results {
-    let (q, kv) = longreach::shards(setting.pes, problem.batch(), &problem.attention, &setting.options()).expect("shards");
+    let (q, kv) = longreach::shards(setting.pes, problem.batch(), &problem.attention, &setting.options())
+        .expect("shards");
     let len = |tensor: &Tensor| tensor.shape().iter().product::<usize>();
     let nan = |count| vec![f32::NAN; count];
     let [batch, q_len, heads, _] = problem.q.shape();
@@ -261,10 +271,12 @@ impl Oracle {
         let (q, k, v, dout): (View, View, View, View) =
             (problem.q.view(), problem.k.view(), problem.v.view(), problem.dout.view());
         let attention = &problem.attention;
-        let bands = attention.mask().resolve(problem.batch(), attention.q_len(), attention.kv_len()).expect("a mask");
+        let bands =
+            attention.mask().resolve(problem.batch(), attention.q_len(), attention.kv_len()).expect("a mask");
         let scale = f64::from(attention.scale_for(problem.q.shape()[3]));
         let forward = reference::forward(&q, &k, &v, &bands, scale).expect("a reference");
-        let backward = reference::backward_of(&forward, &q, &k, &v, &dout, &bands, scale).expect("a reference");
+        let backward =
+            reference::backward_of(&forward, &q, &k, &v, &dout, &bands, scale).expect("a reference");
         let mut oracle = Self { forward, backward, one_device: [Errors { max_abs: 0.0, relative: 0.0 }; 5] };
         let one = run(problem, &Setting::new(1, Layout::Contiguous, 1)).expect("a run on one device");
         oracle.one_device = oracle.errors(&one);

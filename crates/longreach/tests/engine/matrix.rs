@@ -1,7 +1,9 @@
 //! The peer suite's configurations: every one that the masks cover, lengths and heads scaled down, under the
 //! accuracy rule. A subset by default, all of it with LONGREACH_FULL=1.
 
-use crate::harness::{Oracle, Problem, Results, Setting, Sizes, TENSORS, assemble, call, documents, layouts, lengths};
+use crate::harness::{
+    Oracle, Problem, Results, Setting, Sizes, TENSORS, assemble, call, documents, layouts, lengths,
+};
 use longreach::{Attention, ContextParallel, DType, Documents, Layout, Mask, World};
 
 /// (name, query heads, key heads, head_dim, value_dim, mask), heads a quarter of the peer suite's.
@@ -33,9 +35,23 @@ fn configurations() -> Vec<Configuration> {
         ("5_0", 4, 4, 256, 256, Mask::causal()),
         ("5_1", 4, 4, 256, 256, Mask::causal().window(Some(8), Some(0))),
         ("packed", 4, 2, 64, 64, Mask::causal().documents(lengths(&[9, 7, 8, 0, 12, 8, 1, 100, 108]))),
-        ("packed, padded", 4, 2, 64, 64, Mask::causal().documents(vec![Documents::ranges([0..9, 16..23, 31..32, 40..249])])),
+        (
+            "packed, padded",
+            4,
+            2,
+            64,
+            64,
+            Mask::causal().documents(vec![Documents::ranges([0..9, 16..23, 31..32, 40..249])]),
+        ),
         ("packed, full", 7, 7, 64, 64, Mask::full().documents(lengths(&[3, 9, 20, 1, 13, 12, 6, 189]))),
-        ("packed, window", 4, 4, 64, 64, Mask::causal().window(Some(20), None).documents(lengths(&[100, 1, 152]))),
+        (
+            "packed, window",
+            4,
+            4,
+            64,
+            64,
+            Mask::causal().window(Some(20), None).documents(lengths(&[100, 1, 152])),
+        ),
         ("prefix", 6, 3, 64, 64, Mask::prefix_lm(70)),
         ("sink + window", 6, 3, 64, 64, Mask::sink_window(4, 30)),
     ]
@@ -43,28 +59,58 @@ fn configurations() -> Vec<Configuration> {
 
 fn problems() -> Vec<(String, Problem)> {
     let mut problems = Vec::new();
-    for (i, (name, q_heads, kv_heads, head_dim, value_dim, mask)) in configurations().into_iter().enumerate() {
+    for (i, (name, q_heads, kv_heads, head_dim, value_dim, mask)) in configurations().into_iter().enumerate()
+    {
         for dtype in [DType::F32, DType::Bf16] {
             let len = if name.starts_with("packed") { 253 } else { 256 - i % 4 };
             // Many heads or many batch rows, not both.
             let batch = if q_heads > 16 { 1 } else { 2 };
-            let sizes = Sizes { batch, q_len: len, kv_len: len, q_heads, kv_heads, head_dim, value_dim, dtype };
+            let sizes =
+                Sizes { batch, q_len: len, kv_len: len, q_heads, kv_heads, head_dim, value_dim, dtype };
             problems.push((format!("{name} {dtype}"), Problem::random(i as u64 * 10, sizes, mask.clone())));
         }
     }
     // Lengths that differ, bottom-right; half of it float16.
-    for (i, mask) in [Mask::causal(), Mask::full(), Mask::causal().window(Some(20), Some(0))].into_iter().enumerate() {
+    for (i, mask) in
+        [Mask::causal(), Mask::full(), Mask::causal().window(Some(20), Some(0))].into_iter().enumerate()
+    {
         for (q_len, kv_len) in [(101, 230), (230, 101)] {
-            let sizes = Sizes { batch: 1, q_len, kv_len, q_heads: 4, kv_heads: 2, head_dim: 64, value_dim: 32, dtype: DType::F16 };
-            problems.push((format!("{mask} {q_len} x {kv_len}"), Problem::random(500 + i as u64, sizes, mask.clone())));
+            let sizes = Sizes {
+                batch: 1,
+                q_len,
+                kv_len,
+                q_heads: 4,
+                kv_heads: 2,
+                head_dim: 64,
+                value_dim: 32,
+                dtype: DType::F16,
+            };
+            problems.push((
+                format!("{mask} {q_len} x {kv_len}"),
+                Problem::random(500 + i as u64, sizes, mask.clone()),
+            ));
         }
     }
-    let cross = Mask::causal().documents(documents(&[0, 0, 50, 90, 101])).kv_documents(documents(&[0, 30, 130, 131, 230]));
-    let sizes = Sizes { batch: 1, q_len: 101, kv_len: 230, q_heads: 4, kv_heads: 2, head_dim: 64, value_dim: 64, dtype: DType::F32 };
+    let cross = Mask::causal()
+        .documents(documents(&[0, 0, 50, 90, 101]))
+        .kv_documents(documents(&[0, 30, 130, 131, 230]));
+    let sizes = Sizes {
+        batch: 1,
+        q_len: 101,
+        kv_len: 230,
+        q_heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        value_dim: 64,
+        dtype: DType::F32,
+    };
     problems.push(("packed cross".to_owned(), Problem::random(600, sizes, cross)));
     let rows = vec![Documents::cu_seqlens([0, 100, 230]), Documents::ranges([0..7, 9..200])];
     let sizes = Sizes { batch: 2, q_len: 230, kv_len: 230, ..sizes };
-    problems.push(("documents by batch row".to_owned(), Problem::random(601, sizes, Mask::causal().documents(rows))));
+    problems.push((
+        "documents by batch row".to_owned(),
+        Problem::random(601, sizes, Mask::causal().documents(rows)),
+    ));
     problems
 }
 
@@ -87,7 +133,12 @@ fn settings(problem: &Problem, pes: usize) -> Vec<Setting> {
 fn chosen(problem: usize, pes: usize, settings: Vec<Setting>) -> Vec<Setting> {
     let full = std::env::var("LONGREACH_FULL").is_ok_and(|value| value == "1");
     let every = if full { 1 } else { 5 };
-    settings.into_iter().enumerate().filter(|(i, _)| (i + problem + pes).is_multiple_of(every)).map(|(_, setting)| setting).collect()
+    settings
+        .into_iter()
+        .enumerate()
+        .filter(|(i, _)| (i + problem + pes).is_multiple_of(every))
+        .map(|(_, setting)| setting)
+        .collect()
 }
 
 #[test]
@@ -98,7 +149,9 @@ fn the_peer_suite_is_within_the_accuracy_rule_on_any_number_of_pes() {
     let mut failures = Vec::new();
     for pes in [1, 2, 3, 4, 5, 7, 8] {
         let plan: Vec<(usize, Setting)> = (0..problems.len())
-            .flat_map(|i| chosen(i, pes, settings(&problems[i].1, pes)).into_iter().map(move |setting| (i, setting)))
+            .flat_map(|i| {
+                chosen(i, pes, settings(&problems[i].1, pes)).into_iter().map(move |setting| (i, setting))
+            })
             .collect();
         // One world runs the whole list.
         let parts = World::threads(pes).unwrap().run(|pe| {

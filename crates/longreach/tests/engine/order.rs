@@ -4,7 +4,16 @@ use crate::harness::{Oracle, Part, Problem, Results, Setting, Sizes, assemble, c
 use longreach::{ContextParallel, DType, Error, Layout, Mask, World};
 
 fn sizes(q_heads: usize, kv_heads: usize) -> Sizes {
-    Sizes { batch: 2, q_len: 130, kv_len: 130, q_heads, kv_heads, head_dim: 32, value_dim: 32, dtype: DType::F32 }
+    Sizes {
+        batch: 2,
+        q_len: 130,
+        kv_len: 130,
+        q_heads,
+        kv_heads,
+        head_dim: 32,
+        value_dim: 32,
+        dtype: DType::F32,
+    }
 }
 
 #[test]
@@ -64,7 +73,10 @@ fn b05_gradients_follow_remote_keys() {
             *x = -*x;
         }
     }
-    let other = Problem { k: crate::harness::tensor(k.into_iter(), DType::F32, problem.k.shape()), ..problem.clone() };
+    let other = Problem {
+        k: crate::harness::tensor(k.into_iter(), DType::F32, problem.k.shape()),
+        ..problem.clone()
+    };
     let (a, b) = (run(&problem, &setting).unwrap(), run(&other, &setting).unwrap());
     let changed = (0..own.len() * 128).filter(|&i| a.dq[i] != b.dq[i]).count();
     assert!(changed > own.len() * 120, "{changed} elements of PE 0's dq changed");
@@ -74,7 +86,8 @@ fn b05_gradients_follow_remote_keys() {
 
 #[test]
 fn b17_head_counts_leave_no_state_behind() {
-    let problems = [(12, 12), (12, 3), (12, 12)].map(|(q, kv)| Problem::random(5, sizes(q, kv), Mask::causal()));
+    let problems =
+        [(12, 12), (12, 3), (12, 12)].map(|(q, kv)| Problem::random(5, sizes(q, kv), Mask::causal()));
     let setting = Setting::new(3, Layout::Zigzag, 2);
     let options = setting.options_for(&problems.each_ref()).unwrap();
     let parts = World::threads(3).unwrap().run(|pe| {
@@ -101,7 +114,9 @@ fn b17_query_heads_read_their_own_key_head() {
         let group = q_heads / kv_heads;
         let sizes = Sizes { batch: 1, q_len: 33, kv_len: 33, ..sizes(q_heads, kv_heads) };
         let mut problem = Problem::random(6, sizes, Mask::causal());
-        let zeros = |shape: [usize; 4]| crate::harness::tensor((0..shape.iter().product()).map(|_| 0.0), DType::F32, shape);
+        let zeros = |shape: [usize; 4]| {
+            crate::harness::tensor((0..shape.iter().product()).map(|_| 0.0), DType::F32, shape)
+        };
         (problem.q, problem.k) = (zeros(problem.q.shape()), zeros(problem.k.shape()));
         let v = problem.v.shape();
         let heads = (0..v.iter().product::<usize>()).map(|i| (i / v[3] % v[2]) as f32);
@@ -130,7 +145,11 @@ fn threads_change_no_bit() {
         let one = Setting::new(pes, layout, 2);
         let expected = run(&problem, &one).unwrap();
         for threads in [2, 3] {
-            assert_eq!(run(&problem, &Setting { threads, ..one.clone() }).unwrap(), expected, "{threads} threads");
+            assert_eq!(
+                run(&problem, &Setting { threads, ..one.clone() }).unwrap(),
+                expected,
+                "{threads} threads"
+            );
         }
     }
 }

@@ -6,11 +6,24 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 fn sizes() -> Sizes {
-    Sizes { batch: 1, q_len: 60, kv_len: 60, q_heads: 4, kv_heads: 2, head_dim: 16, value_dim: 16, dtype: DType::F32 }
+    Sizes {
+        batch: 1,
+        q_len: 60,
+        kv_len: 60,
+        q_heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        value_dim: 16,
+        dtype: DType::F32,
+    }
 }
 
 /// The text that each PE's call fails with.
-fn errors(pes: usize, options: &Options, program: impl Fn(&ContextParallel, usize) -> Result<(), Error> + Sync) -> Vec<String> {
+fn errors(
+    pes: usize,
+    options: &Options,
+    program: impl Fn(&ContextParallel, usize) -> Result<(), Error> + Sync,
+) -> Vec<String> {
     let texts = Mutex::new(vec![String::new(); pes]);
     let world = World::threads(pes).unwrap().with_deadline(Duration::from_secs(20));
     let outcome = world.run(|pe| {
@@ -128,7 +141,8 @@ fn no_stages_and_too_little_memory_are_refused_when_planning() {
     assert!(error.contains("stages is 0") && error.contains("at least 1"), "{error}");
     for stages in [Stages::Auto, Stages::Exactly(1)] {
         let options = Options { memory: Some(100), stages, ..Options::default() };
-        let error = longreach::plan(2, &problem.attention, &problem.dims(), &options).unwrap_err().to_string();
+        let error =
+            longreach::plan(2, &problem.attention, &problem.dims(), &options).unwrap_err().to_string();
         assert!(error.contains("100") && error.contains("smallest need"), "{error}");
     }
 }
@@ -136,7 +150,8 @@ fn no_stages_and_too_little_memory_are_refused_when_planning() {
 #[test]
 fn a_failed_world_stays_failed() {
     let world = World::threads(3).unwrap();
-    let first = world.run(|pe| if pe.number() == 1 { Err(Error::Input("no more".to_owned())) } else { Ok(()) });
+    let first =
+        world.run(|pe| if pe.number() == 1 { Err(Error::Input("no more".to_owned())) } else { Ok(()) });
     assert_eq!(first.unwrap_err().to_string(), "no more");
     let second = world.run(|_| Ok::<_, Error>(())).unwrap_err().to_string();
     assert!(second.contains("PE 1 failed") && second.contains("no more"), "{second}");

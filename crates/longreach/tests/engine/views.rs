@@ -28,7 +28,9 @@ fn run_views(q: &View, k: &View, v: &View, dout: &View, problem: &Problem) -> Ve
         match whole.data() {
             Data::F32(x) => Tensor::copy_of(&View::strided(Data::F32(&x[offset..]), shape, strides).unwrap()),
             Data::F16(x) => Tensor::copy_of(&View::strided(Data::F16(&x[offset..]), shape, strides).unwrap()),
-            Data::Bf16(x) => Tensor::copy_of(&View::strided(Data::Bf16(&x[offset..]), shape, strides).unwrap()),
+            Data::Bf16(x) => {
+                Tensor::copy_of(&View::strided(Data::Bf16(&x[offset..]), shape, strides).unwrap())
+            }
         }
     };
     // The engine itself is given the strided part, not a copy: the copy only shows what it should equal.
@@ -41,7 +43,10 @@ fn run_views(q: &View, k: &View, v: &View, dout: &View, problem: &Problem) -> Ve
         .run(|pe| {
             let cp = ContextParallel::new(&pe.team()?, &options)?;
             let me = pe.number();
-            fn cut<'a>(whole: &View<'a>, (offset, shape, strides): (usize, [usize; 4], [usize; 4])) -> View<'a> {
+            fn cut<'a>(
+                whole: &View<'a>,
+                (offset, shape, strides): (usize, [usize; 4], [usize; 4]),
+            ) -> View<'a> {
                 let data = match whole.data() {
                     Data::F32(x) => Data::F32(&x[offset..]),
                     Data::F16(x) => Data::F16(&x[offset..]),
@@ -54,7 +59,12 @@ fn run_views(q: &View, k: &View, v: &View, dout: &View, problem: &Problem) -> Ve
             let forward = cp.forward(&q_cut, &k_cut, &v_cut, &problem.attention)?;
             let out = forward.out.wait()?.clone();
             let grads = forward.saved.backward(&dout_cut)?;
-            Ok::<_, Error>(vec![out, grads.dq.wait()?.clone(), grads.dk.wait()?.clone(), grads.dv.wait()?.clone()])
+            Ok::<_, Error>(vec![
+                out,
+                grads.dq.wait()?.clone(),
+                grads.dk.wait()?.clone(),
+                grads.dv.wait()?.clone(),
+            ])
         })
         .unwrap()
 }
@@ -63,15 +73,26 @@ fn run_views(q: &View, k: &View, v: &View, dout: &View, problem: &Problem) -> Ve
 fn b19_views_of_any_strides_give_the_bits_of_contiguous_ones() {
     let (b, s, hq, hk, d) = (2, 64, 4, 2, 64);
     for dtype in [DType::F32, DType::Bf16] {
-        let sizes = Sizes { batch: b, q_len: s, kv_len: s, q_heads: hq, kv_heads: hk, head_dim: d, value_dim: d, dtype };
+        let sizes = Sizes {
+            batch: b,
+            q_len: s,
+            kv_len: s,
+            q_heads: hq,
+            kv_heads: hk,
+            head_dim: d,
+            value_dim: d,
+            dtype,
+        };
         let problem = Problem::random(9, sizes, Mask::causal());
         // (a) one fused buffer of q, k and v heads, (b) [B, H, S, D] seen as [B, S, H, D], (c) every second element.
         let fused = normal(20, dtype, [b, s, hq + 2 * hk, d]);
-        let of_fused = |first: usize, heads| view(&fused, [b, s, heads, d], fused.view().strides(), first * d);
+        let of_fused =
+            |first: usize, heads| view(&fused, [b, s, heads, d], fused.view().strides(), first * d);
         let heads_first = normal(21, dtype, [b, hq, s, d]);
         let transposed = view(&heads_first, [b, s, hq, d], [hq * s * d, d, s * d, 1], 0);
         let wide = normal(22, dtype, [b, s + 3, hk, 2 * d]);
-        let every_second = view(&wide, [b, s, hk, d], [(s + 3) * hk * 2 * d, hk * 2 * d, 2 * d, 2], 3 * hk * 2 * d);
+        let every_second =
+            view(&wide, [b, s, hk, d], [(s + 3) * hk * 2 * d, hk * 2 * d, 2 * d, 2], 3 * hk * 2 * d);
         let scalar = normal(23, dtype, [1, 1, 1, 1]);
         let expanded = view(&scalar, [b, s, hq, d], [0; 4], 0);
         let cases = [
@@ -81,11 +102,18 @@ fn b19_views_of_any_strides_give_the_bits_of_contiguous_ones() {
         ];
         for (case, (q, k, v, dout)) in cases.iter().enumerate() {
             let copies = [q, k, v, dout].map(|x| Tensor::copy_of(x).unwrap());
-            let contiguous = run_views(&copies[0].view(), &copies[1].view(), &copies[2].view(), &copies[3].view(), &problem);
+            let contiguous = run_views(
+                &copies[0].view(),
+                &copies[1].view(),
+                &copies[2].view(),
+                &copies[3].view(),
+                &problem,
+            );
             assert_eq!(run_views(q, k, v, dout, &problem), contiguous, "case {case} {dtype}");
             let [q, k, v, dout] = copies;
             let whole = Problem { q, k, v, dout, ..problem.clone() };
-            let failures = crate::harness::Oracle::new(&whole).failures(&run(&whole, &Setting::new(3, Layout::Zigzag, 2)).unwrap());
+            let failures = crate::harness::Oracle::new(&whole)
+                .failures(&run(&whole, &Setting::new(3, Layout::Zigzag, 2)).unwrap());
             assert!(failures.is_empty(), "case {case} {dtype}: {failures:#?}");
         }
     }

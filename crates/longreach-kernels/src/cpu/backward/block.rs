@@ -34,14 +34,7 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// Runs one item: all rows that see its block of keys, last to first.
     pub(crate) fn item(&self, scratch: &mut Scratch, room: &Room, item: &Item, turns: &Turns) {
-        let Item {
-            tile,
-            gather,
-            batch,
-            kv_head,
-            block,
-            ..
-        } = *item;
+        let Item { tile, gather, batch, kv_head, block, .. } = *item;
         let (dim_qk, dim_v) = (self.shapes.dim_qk, self.shapes.dim_v);
         let all_rows = tile.q.len();
         let block_keys = (block * KEYS) as i64..((block + 1) * KEYS).min(gather.keys()) as i64;
@@ -52,24 +45,13 @@ impl Call<'_> {
 
         let mut part = room.parts(scratch, n);
         let gathered = keys.start as usize..keys.end as usize;
-        pack::rows(
-            self.k,
-            (batch, kv_head),
-            gather.pieces(gathered.clone()),
-            part.k,
-        );
-        pack::rows(
-            self.v,
-            (batch, kv_head),
-            gather.pieces(gathered.clone()),
-            part.v,
-        );
+        pack::rows(self.k, (batch, kv_head), gather.pieces(gathered.clone()), part.k);
+        pack::rows(self.v, (batch, kv_head), gather.pieces(gathered.clone()), part.v);
         part.dk.fill(0.0);
         part.dv.fill(0.0);
 
         for row_block in (rows.start as usize / ROWS..(rows.end as usize).div_ceil(ROWS)).rev() {
-            let block_rows =
-                (row_block * ROWS) as i64..((row_block + 1) * ROWS).min(all_rows) as i64;
+            let block_rows = (row_block * ROWS) as i64..((row_block + 1) * ROWS).min(all_rows) as i64;
             let rows = seeing_rows(tile.band, block_rows, keys.clone());
             if rows.is_empty() {
                 continue;
@@ -85,13 +67,7 @@ impl Call<'_> {
                     turns.wait(turn, block);
                     waited = true;
                 }
-                self.add_dq(
-                    &part,
-                    batch,
-                    &heads,
-                    tile.q.start + rows.start as usize,
-                    &rows,
-                );
+                self.add_dq(&part, batch, &heads, tile.q.start + rows.start as usize, &rows);
             }
             turns.pass(turn, block);
         }
@@ -128,43 +104,21 @@ impl Call<'_> {
         let (dim_qk, dim_v) = (self.shapes.dim_qk, self.shapes.dim_v);
         let count = (rows.end - rows.start) as usize;
         let columns = columns(count, heads.len());
-        self.pack_rows(
-            part,
-            batch,
-            heads,
-            tile.q.start + rows.start as usize,
-            count,
-        );
+        self.pack_rows(part, batch, heads, tile.q.start + rows.start as usize, count);
 
         let seen = seen_keys(tile.band, rows.clone(), keys.clone());
         let n = (seen.end - seen.start) as usize;
         let first = (seen.start - keys.start) as usize;
         let k = &part.k[first * dim_qk..];
         let v = &part.v[first * dim_v..];
-        let by_row = |data, dim| Mat {
-            data,
-            rs: 1,
-            cs: dim,
-        };
-        let transposed = |data| Mat {
-            data,
-            rs: 1,
-            cs: columns,
-        };
+        let by_row = |data, dim| Mat { data, rs: 1, cs: dim };
+        let transposed = |data| Mat { data, rs: 1, cs: columns };
 
         // S^T = scale K Q^T and dP^T = V dO^T; rows beyond `n` are not used.
         let few = n.max(FEW);
         let queries = transposed(part.q_t);
         let sizes = (columns, few, dim_qk);
-        gemm(
-            sizes,
-            part.p,
-            columns,
-            false,
-            queries,
-            by_row(k, dim_qk),
-            self.scale,
-        );
+        gemm(sizes, part.p, columns, false, queries, by_row(k, dim_qk), self.scale);
         let douts = transposed(part.dout_t);
         let sizes = (columns, few, dim_v);
         gemm(sizes, part.ds, columns, false, douts, by_row(v, dim_v), 1.0);
@@ -190,53 +144,18 @@ impl Call<'_> {
         // dV += P^T dO, dK += scale dS^T Q, dQ = scale dS K.
         let dv = &mut part.dv[first * dim_v..(first + n) * dim_v];
         let sizes = (dim_v, n, columns);
-        gemm(
-            sizes,
-            dv,
-            dim_v,
-            true,
-            by_row(part.dout, dim_v),
-            transposed(p),
-            1.0,
-        );
+        gemm(sizes, dv, dim_v, true, by_row(part.dout, dim_v), transposed(p), 1.0);
         let dk = &mut part.dk[first * dim_qk..(first + n) * dim_qk];
         let sizes = (dim_qk, n, columns);
-        gemm(
-            sizes,
-            dk,
-            dim_qk,
-            true,
-            by_row(part.q, dim_qk),
-            transposed(ds),
-            self.scale,
-        );
+        gemm(sizes, dk, dim_qk, true, by_row(part.q, dim_qk), transposed(ds), self.scale);
         let sizes = (dim_qk, columns, n);
-        let rhs = Mat {
-            data: ds,
-            rs: columns,
-            cs: 1,
-        };
-        gemm(
-            sizes,
-            part.dq,
-            dim_qk,
-            false,
-            by_row(k, dim_qk),
-            rhs,
-            self.scale,
-        );
+        let rhs = Mat { data: ds, rs: columns, cs: 1 };
+        gemm(sizes, part.dq, dim_qk, false, by_row(k, dim_qk), rhs, self.scale);
     }
 
     /// Lays out the rows of Q and dout, as they are and transposed, with their lse and delta. Rows that
     /// see no key become zeros of weight 0, whatever they hold.
-    fn pack_rows(
-        &self,
-        part: &mut Part,
-        batch: usize,
-        heads: &Range<usize>,
-        first_row: usize,
-        count: usize,
-    ) {
+    fn pack_rows(&self, part: &mut Part, batch: usize, heads: &Range<usize>, first_row: usize, count: usize) {
         let (dim_qk, dim_v) = (self.shapes.dim_qk, self.shapes.dim_v);
         let columns = columns(count, heads.len());
         let mut column = 0;
@@ -268,20 +187,12 @@ impl Call<'_> {
     }
 
     /// Adds the dQ of a block of rows. The caller has the turn of these rows.
-    fn add_dq(
-        &self,
-        part: &Part,
-        batch: usize,
-        heads: &Range<usize>,
-        first_row: usize,
-        rows: &Range<i64>,
-    ) {
+    fn add_dq(&self, part: &Part, batch: usize, heads: &Range<usize>, first_row: usize, rows: &Range<i64>) {
         let dim = self.shapes.dim_qk;
         let count = (rows.end - rows.start) as usize;
         for (index, head) in heads.clone().enumerate() {
             for row in 0..count {
-                let at =
-                    (batch * self.shapes.q_rows + first_row + row) * self.shapes.q_heads + head;
+                let at = (batch * self.shapes.q_rows + first_row + row) * self.shapes.q_heads + head;
                 // SAFETY: a wave's tiles share no query row, and within a tile only the holder of the
                 // turn of this block of rows writes them.
                 let to = unsafe { self.dq.slice(at * dim..(at + 1) * dim) };

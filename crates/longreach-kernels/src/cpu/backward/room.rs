@@ -47,11 +47,7 @@ pub(crate) struct Part<'a> {
 
 impl Room {
     pub(crate) fn new(shapes: &Shapes, tiles: &[Tile]) -> Self {
-        let keys = tiles
-            .iter()
-            .map(|tile| Gather::new(tile.kv).keys())
-            .max()
-            .unwrap_or(0);
+        let keys = tiles.iter().map(|tile| Gather::new(tile.kv).keys()).max().unwrap_or(0);
         let rows = tiles.iter().map(|tile| tile.q.len()).max().unwrap_or(0);
         // A band may leave any smaller number of rows to a block.
         let widths = (1..=rows.min(ROWS)).map(|n| columns(n, heads_per_chunk(n, shapes.group)));
@@ -65,12 +61,7 @@ impl Room {
 
     /// Lengths of the parts, in the order of [`Part`].
     pub(crate) fn lens(&self) -> [usize; 15] {
-        let Self {
-            columns,
-            keys,
-            dim_qk,
-            dim_v,
-        } = *self;
+        let Self { columns, keys, dim_qk, dim_v } = *self;
         let product = usize::saturating_mul;
         [
             product(columns, dim_qk),
@@ -93,23 +84,7 @@ impl Room {
 
     /// Cuts `scratch` up for an item of `n` keys.
     pub(crate) fn parts<'a>(&self, scratch: &'a mut Scratch, n: usize) -> Part<'a> {
-        let [
-            q,
-            q_t,
-            dout,
-            dout_t,
-            k,
-            v,
-            dk,
-            dv,
-            p,
-            ds,
-            dq,
-            lse,
-            delta,
-            lo,
-            len,
-        ] = scratch.parts(self.lens());
+        let [q, q_t, dout, dout_t, k, v, dk, dv, p, ds, dq, lse, delta, lo, len] = scratch.parts(self.lens());
         Part {
             q,
             q_t,

@@ -31,10 +31,7 @@ impl Turns {
         // Acquire pairs with the Release in `pass`: what the previous block added is visible.
         while self.next[at].load(Ordering::Acquire) != block {
             // Relaxed: the flag only ends the wait; nothing is read because of it.
-            assert!(
-                !self.broken.load(Ordering::Relaxed),
-                "another thread of this backward panicked"
-            );
+            assert!(!self.broken.load(Ordering::Relaxed), "another thread of this backward panicked");
             spins += 1;
             if spins < SPINS {
                 std::hint::spin_loop();

@@ -45,9 +45,7 @@ pub(crate) fn waves<'a>(tiles: &'a [Tile<'a>]) -> Vec<Tiles<'a>> {
         }
         q_rows.add(&tile.q);
         tile.kv.iter().for_each(|range| kv_rows.add(range));
-        let wave = waves
-            .last_mut()
-            .expect("a wave was pushed when there was none");
+        let wave = waves.last_mut().expect("a wave was pushed when there was none");
         wave.tiles.push((tile, Gather::new(tile.kv)));
     }
     waves
@@ -56,10 +54,7 @@ pub(crate) fn waves<'a>(tiles: &'a [Tile<'a>]) -> Vec<Tiles<'a>> {
 impl<'a> Tiles<'a> {
     /// The wave's items: ascending blocks of keys, so that an item waits for claimed ones only.
     pub(crate) fn items(&'a self, shapes: &Shapes) -> Wave<'a> {
-        let mut wave = Wave {
-            items: Vec::new(),
-            turns: Vec::new(),
-        };
+        let mut wave = Wave { items: Vec::new(), turns: Vec::new() };
         for (tile, gather) in &self.tiles {
             let (rows, keys) = (tile.q.len() as i64, gather.keys() as i64);
             let blocks = gather.keys().div_ceil(KEYS);
@@ -87,14 +82,7 @@ impl<'a> Tiles<'a> {
                 for (entry, batch) in tile.batch.clone().enumerate() {
                     for kv_head in 0..shapes.kv_heads {
                         let turns = starts + (entry * shapes.kv_heads + kv_head) * first.len();
-                        wave.items.push(Item {
-                            tile,
-                            gather,
-                            batch,
-                            kv_head,
-                            block,
-                            turns,
-                        });
+                        wave.items.push(Item { tile, gather, batch, kv_head, block, turns });
                     }
                 }
             }
@@ -109,12 +97,7 @@ struct Intervals(BTreeMap<usize, usize>);
 
 impl Intervals {
     fn touches(&self, range: &Range<usize>) -> bool {
-        !range.is_empty()
-            && self
-                .0
-                .range(..range.end)
-                .next_back()
-                .is_some_and(|(_, &end)| end > range.start)
+        !range.is_empty() && self.0.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
     }
 
     fn add(&mut self, range: &Range<usize>) {
@@ -132,17 +115,8 @@ mod tests {
     #[test]
     #[allow(clippy::single_range_in_vec_init)] // A list of key ranges often has one.
     fn only_disjoint_tiles_share_a_wave() {
-        let band = Band {
-            q: 0..10,
-            lo: Edge::Fixed(0),
-            hi: Edge::Fixed(10),
-        };
-        let tile = |q, kv| Tile {
-            batch: 0..1,
-            q,
-            kv,
-            band: &band,
-        };
+        let band = Band { q: 0..10, lo: Edge::Fixed(0), hi: Edge::Fixed(10) };
+        let tile = |q, kv| Tile { batch: 0..1, q, kv, band: &band };
         let tiles = [
             tile(0..4, &[0..4]),
             tile(4..6, &[4..6, 8..9]),

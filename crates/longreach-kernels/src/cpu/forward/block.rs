@@ -74,14 +74,7 @@ impl Call<'_> {
             let full = sees_all(tile.band, rows.clone(), block.clone());
             let mask = (!full).then(|| {
                 let room = [&mut *lo, &mut *len];
-                mask(
-                    tile.band,
-                    &rows,
-                    keys,
-                    &block,
-                    columns.heads_per_chunk(),
-                    room,
-                )
+                mask(tile.band, &rows, keys, &block, columns.heads_per_chunk(), room)
             });
             for chunk in 0..columns.chunks {
                 let at = columns.of(chunk);
@@ -89,17 +82,7 @@ impl Call<'_> {
                 let queries = &queries[at.start * dim..at.end * dim];
                 let rescale = &mut rescale[..stride];
                 let n = (to - from) as usize;
-                self.weights(
-                    scores,
-                    queries,
-                    &operands,
-                    n,
-                    stride,
-                    mask,
-                    &mut carried,
-                    at,
-                    rescale,
-                );
+                self.weights(scores, queries, &operands, n, stride, mask, &mut carried, at, rescale);
                 self.values(scores, &operands, columns, chunk, &mut carried, rescale);
             }
             from = to;
@@ -124,16 +107,8 @@ impl Call<'_> {
     ) {
         let (k, k_stride) = operands.k;
         let scores = &mut scores[..operands.rows * stride];
-        let lhs = Mat {
-            data: queries,
-            rs: 1,
-            cs: stride,
-        };
-        let rhs = Mat {
-            data: k,
-            rs: 1,
-            cs: k_stride,
-        };
+        let lhs = Mat { data: queries, rs: 1, cs: stride };
+        let rhs = Mat { data: k, rs: 1, cs: k_stride };
         let sizes = (stride, operands.rows, self.shapes.dim_qk);
         gemm(sizes, scores, stride, false, lhs, rhs, self.scale);
         // Zero keys that pad the block are left with scores of 0, as if weighed 0, and have zero values.
@@ -170,25 +145,9 @@ impl Call<'_> {
                 acc.iter_mut().for_each(|x| *x *= factor);
             }
         }
-        let lhs = Mat {
-            data: v,
-            rs: 1,
-            cs: v_stride,
-        };
-        let rhs = Mat {
-            data: weights,
-            rs: columns.stride,
-            cs: 1,
-        };
-        gemm(
-            (dim, used.max(FEW), operands.rows),
-            acc,
-            dim,
-            true,
-            lhs,
-            rhs,
-            1.0,
-        );
+        let lhs = Mat { data: v, rs: 1, cs: v_stride };
+        let rhs = Mat { data: weights, rs: columns.stride, cs: 1 };
+        gemm((dim, used.max(FEW), operands.rows), acc, dim, true, lhs, rhs, 1.0);
     }
 
     /// Lays out the queries of all chunks as `[dim][columns]`, columns of padding zero; `rows` is room
@@ -211,12 +170,7 @@ impl Call<'_> {
     }
 
     /// Calls `copy` with the carried state of each head's rows and with the columns that hold it.
-    fn each_head(
-        &self,
-        batch: usize,
-        columns: Columns,
-        mut copy: impl FnMut([&mut [f32]; 3], Range<usize>),
-    ) {
+    fn each_head(&self, batch: usize, columns: Columns, mut copy: impl FnMut([&mut [f32]; 3], Range<usize>)) {
         let dim = self.shapes.dim_v;
         for chunk in 0..columns.chunks {
             let first = columns.of(chunk).start;

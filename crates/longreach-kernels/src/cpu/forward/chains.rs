@@ -49,42 +49,15 @@ mod tests {
 
     #[test]
     fn chains_own_their_rows_and_keep_tile_order() {
-        let band = Band {
-            q: 0..1000,
-            lo: Edge::Fixed(0),
-            hi: Edge::Fixed(1),
-        };
-        let tile = |q| Tile {
-            batch: 0..1,
-            q,
-            kv: &[],
-            band: &band,
-        };
-        let tiles = [
-            tile(0..300),
-            tile(100..130),
-            tile(0..300),
-            tile(300..301),
-            tile(5..5),
-        ];
+        let band = Band { q: 0..1000, lo: Edge::Fixed(0), hi: Edge::Fixed(1) };
+        let tile = |q| Tile { batch: 0..1, q, kv: &[], band: &band };
+        let tiles = [tile(0..300), tile(100..130), tile(0..300), tile(300..301), tile(5..5)];
         let chains = chains(&tiles);
         let rows = |chain: &[Block]| -> Vec<(usize, Range<usize>)> {
-            chain
-                .iter()
-                .map(|block| (block.tile, block.rows.clone()))
-                .collect()
+            chain.iter().map(|block| (block.tile, block.rows.clone())).collect()
         };
         assert_eq!(chains.len(), 3);
-        assert_eq!(
-            rows(&chains[0]),
-            [
-                (0, 0..128),
-                (0, 128..256),
-                (1, 0..30),
-                (2, 0..128),
-                (2, 128..256)
-            ]
-        );
+        assert_eq!(rows(&chains[0]), [(0, 0..128), (0, 128..256), (1, 0..30), (2, 0..128), (2, 128..256)]);
         assert_eq!(rows(&chains[1]), [(0, 256..300), (2, 256..300)]);
         assert_eq!(rows(&chains[2]), [(3, 0..1)]);
     }

@@ -57,10 +57,7 @@ impl Columns {
 
     /// Columns of chunk `chunk` that are rows of heads.
     pub(crate) fn used(&self, chunk: usize) -> usize {
-        self.rows
-            * self
-                .per_chunk
-                .min(self.heads.count - chunk * self.per_chunk)
+        self.rows * self.per_chunk.min(self.heads.count - chunk * self.per_chunk)
     }
 
     /// For each head of chunk `chunk`: the head, its query rows, and their columns within the chunk.
@@ -68,20 +65,12 @@ impl Columns {
         &self,
         chunk: usize,
     ) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> + use<> {
-        let Self {
-            heads,
-            per_chunk,
-            first_row,
-            rows,
-            ..
-        } = *self;
+        let Self { heads, per_chunk, first_row, rows, .. } = *self;
         let first = chunk * per_chunk;
-        (first..heads.count.min(first + per_chunk))
-            .enumerate()
-            .map(move |(index, head)| {
-                let columns = index * rows..(index + 1) * rows;
-                (heads.first + head, first_row..first_row + rows, columns)
-            })
+        (first..heads.count.min(first + per_chunk)).enumerate().map(move |(index, head)| {
+            let columns = index * rows..(index + 1) * rows;
+            (heads.first + head, first_row..first_row + rows, columns)
+        })
     }
 }
 
@@ -100,11 +89,7 @@ pub(crate) struct Room {
 impl Room {
     /// The room for blocks of `tiles`, of which each work item takes `count` heads.
     pub(crate) fn new(shapes: &Shapes, count: usize, tiles: &[Tile]) -> Self {
-        let keys = tiles
-            .iter()
-            .map(|tile| Gather::new(tile.kv).keys())
-            .max()
-            .unwrap_or(0);
+        let keys = tiles.iter().map(|tile| Gather::new(tile.kv).keys()).max().unwrap_or(0);
         let rows = tiles.iter().map(|tile| tile.q.len()).max().unwrap_or(0);
         let mut room = Self {
             columns: 0,
@@ -115,14 +100,7 @@ impl Room {
         };
         // A band may leave any smaller number of rows to a block.
         for rows in 1..=rows.min(ROWS) {
-            let columns = Columns::new(
-                Heads {
-                    kv: 0,
-                    first: 0,
-                    count,
-                },
-                0..rows,
-            );
+            let columns = Columns::new(Heads { kv: 0, first: 0, count }, 0..rows);
             room.columns = room.columns.max(columns.stride);
             room.all_columns = room.all_columns.max(columns.stride * columns.chunks);
         }
@@ -131,13 +109,7 @@ impl Room {
 
     /// Lengths of: transposed queries, acc, max, sum, rescale, mask (two parts), scores, K, V.
     pub(crate) fn lens(&self) -> [usize; 10] {
-        let Self {
-            columns,
-            all_columns,
-            keys,
-            dim_qk,
-            dim_v,
-        } = *self;
+        let Self { columns, all_columns, keys, dim_qk, dim_v } = *self;
         let product = usize::saturating_mul;
         [
             product(all_columns, dim_qk),

@@ -43,10 +43,6 @@ impl<'a> Operands<'a> {
             pack::rows(view, (batch, head), gather.pieces(keys.clone()), packed);
             (&*packed, dim)
         };
-        Self {
-            k: pack(k, k_packed),
-            v: pack(v, v_packed),
-            rows,
-        }
+        Self { k: pack(k, k_packed), v: pack(v, v_packed), rows }
     }
 }

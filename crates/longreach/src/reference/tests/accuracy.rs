@@ -16,16 +16,7 @@ fn case() -> Case {
     let dout = noise(10, n * 32);
     let (q, k, v) = (view(&q, shape), view(&k, shape), view(&v, shape));
     let exact = forward(&q, &k, &v, &causal(n), 32f64.powf(-0.5)).unwrap();
-    let grad = backward_of(
-        &exact,
-        &q,
-        &k,
-        &v,
-        &view(&dout, shape),
-        &causal(n),
-        32f64.powf(-0.5),
-    )
-    .unwrap();
+    let grad = backward_of(&exact, &q, &k, &v, &view(&dout, shape), &causal(n), 32f64.powf(-0.5)).unwrap();
     Case { exact, grad }
 }
 
@@ -54,12 +45,7 @@ fn rounding_passes_and_zeros_fail() {
 fn a_lost_and_a_doubled_key_fail() {
     let Case { exact, grad } = case();
     let n = 256;
-    let (q, k, v, dout) = (
-        noise(7, n * 32),
-        noise(8, n * 32),
-        noise(9, n * 32),
-        noise(10, n * 32),
-    );
+    let (q, k, v, dout) = (noise(7, n * 32), noise(8, n * 32), noise(9, n * 32), noise(10, n * 32));
     let shape = [1, n, 1, 32];
     // One key of the last row only: as small a loss as there is.
     let mut lost = causal(n);
@@ -73,16 +59,7 @@ fn a_lost_and_a_doubled_key_fail() {
     for wrong in [lost, doubled] {
         let (q, k, v) = (view(&q, shape), view(&k, shape), view(&v, shape));
         let f = forward(&q, &k, &v, &wrong, 32f64.powf(-0.5)).unwrap();
-        let g = backward_of(
-            &f,
-            &q,
-            &k,
-            &v,
-            &view(&dout, shape),
-            &wrong,
-            32f64.powf(-0.5),
-        )
-        .unwrap();
+        let g = backward_of(&f, &q, &k, &v, &view(&dout, shape), &wrong, 32f64.powf(-0.5)).unwrap();
         for errors in [
             exact.out_errors(&to_f32(&f.out.values)).unwrap(),
             exact.lse_errors(&to_f32(&f.lse.values)).unwrap(),
@@ -105,43 +82,23 @@ fn what_is_not_finite_fails() {
         lse[17] = bad;
         let mut dk = to_f32(&grad.dk.values);
         dk[17] = bad;
-        for errors in [
-            exact.out_errors(&out).unwrap(),
-            exact.lse_errors(&lse).unwrap(),
-            grad.dk_errors(&dk).unwrap(),
-        ] {
-            assert_eq!(
-                errors,
-                Errors {
-                    max_abs: f64::INFINITY,
-                    relative: f64::INFINITY
-                }
-            );
+        for errors in
+            [exact.out_errors(&out).unwrap(), exact.lse_errors(&lse).unwrap(), grad.dk_errors(&dk).unwrap()]
+        {
+            assert_eq!(errors, Errors { max_abs: f64::INFINITY, relative: f64::INFINITY });
             assert!(!passes(errors, 1e-7));
             assert!(!passes(errors, f64::INFINITY));
         }
     }
-    let fine = Errors {
-        max_abs: 1e-7,
-        relative: 1e-7,
-    };
+    let fine = Errors { max_abs: 1e-7, relative: 1e-7 };
     assert!(passes(fine, 1e-7));
     assert!(!passes(fine, f64::NAN));
-    assert!(!passes(
-        Errors {
-            max_abs: 0.0,
-            relative: f64::NAN
-        },
-        1e-7
-    ));
+    assert!(!passes(Errors { max_abs: 0.0, relative: f64::NAN }, 1e-7));
 }
 
 #[test]
 fn the_rule_is_the_ratio_and_the_slack() {
-    let errors = |relative| Errors {
-        max_abs: 0.0,
-        relative,
-    };
+    let errors = |relative| Errors { max_abs: 0.0, relative };
     assert!(passes(errors(1.1e-6 + 1.9e-7), 1e-6));
     assert!(!passes(errors(1.1e-6 + 2.1e-7), 1e-6));
     assert!(!passes(errors(0.0), 5.1e-6));

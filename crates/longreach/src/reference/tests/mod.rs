@@ -10,27 +10,15 @@ fn band(q: std::ops::Range<i64>, lo: Edge, hi: Edge) -> Band {
 }
 
 fn one_row(q_len: usize, kv_len: usize, bands: Vec<Band>) -> Bands {
-    Bands {
-        q_len,
-        kv_len,
-        rows: vec![bands],
-    }
+    Bands { q_len, kv_len, rows: vec![bands] }
 }
 
 fn full(n: usize) -> Bands {
-    one_row(
-        n,
-        n,
-        vec![band(0..n as i64, Edge::Fixed(0), Edge::Fixed(n as i64))],
-    )
+    one_row(n, n, vec![band(0..n as i64, Edge::Fixed(0), Edge::Fixed(n as i64))])
 }
 
 fn causal(n: usize) -> Bands {
-    one_row(
-        n,
-        n,
-        vec![band(0..n as i64, Edge::Fixed(0), Edge::Diagonal(1))],
-    )
+    one_row(n, n, vec![band(0..n as i64, Edge::Fixed(0), Edge::Diagonal(1))])
 }
 
 fn view(data: &[f32], shape: [usize; 4]) -> View<'_> {
@@ -41,9 +29,7 @@ fn view(data: &[f32], shape: [usize; 4]) -> View<'_> {
 fn noise(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1u32 << 22) as f32 - 2.0
     };
     (0..len).map(|_| next()).collect()
@@ -51,10 +37,7 @@ fn noise(seed: u64, len: usize) -> Vec<f32> {
 
 #[track_caller]
 fn near(x: f64, expected: f64, tolerance: f64) {
-    assert!(
-        (x - expected).abs() <= tolerance,
-        "{x} is not {expected} within {tolerance}"
-    );
+    assert!((x - expected).abs() <= tolerance, "{x} is not {expected} within {tolerance}");
 }
 
 fn to_f32(x: &[f64]) -> Vec<f32> {
@@ -64,10 +47,7 @@ fn to_f32(x: &[f64]) -> Vec<f32> {
 #[test]
 fn uniform_softmax_is_the_mean_of_the_visible_values() {
     let (q, k) = (vec![0.0; 7 * 8], noise(1, 7 * 8));
-    let v: Vec<f32> = [1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0]
-        .iter()
-        .flat_map(|&x| [x; 8])
-        .collect();
+    let v: Vec<f32> = [1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0].iter().flat_map(|&x| [x; 8]).collect();
     let shape = [1, 7, 1, 8];
     let (q, k, v) = (view(&q, shape), view(&k, shape), view(&v, shape));
     let all = forward(&q, &k, &v, &full(7), 0.3).unwrap();
@@ -97,11 +77,7 @@ fn a_window_over_several_tiles_counts_its_keys() {
     let (q, k) = (vec![0.0; n * 4], noise(2, n * 4));
     let v: Vec<f32> = (0..n).flat_map(|j| [j as f32; 4]).collect();
     let shape = [1, n, 1, 4];
-    let bands = one_row(
-        n,
-        n,
-        vec![band(0..n as i64, Edge::Diagonal(-100), Edge::Diagonal(1))],
-    );
+    let bands = one_row(n, n, vec![band(0..n as i64, Edge::Diagonal(-100), Edge::Diagonal(1))]);
     let (q, k, v) = (view(&q, shape), view(&k, shape), view(&v, shape));
     let f = forward(&q, &k, &v, &bands, 1.0).unwrap();
     for (row, expected) in [(0, 0.0), (63, 31.5), (64, 32.0), (128, 78.0), (511, 461.0)] {
@@ -129,26 +105,13 @@ fn large_scores_neither_overflow_nor_vanish() {
         }
     }
     let shape = [1, n, 1, d];
-    let f = forward(
-        &view(&q, shape),
-        &view(&k, shape),
-        &view(&v, shape),
-        &full(n),
-        1.0,
-    )
-    .unwrap();
+    let f = forward(&view(&q, shape), &view(&k, shape), &view(&v, shape), &full(n), 1.0).unwrap();
     near(f.out.values[9], 2.0, 1e-13);
     near(f.lse.values[3], 100.0 + 32f64.ln(), 1e-12);
     let ones = vec![1.0; n * d];
-    let g = backward(
-        &view(&q, shape),
-        &view(&k, shape),
-        &view(&v, shape),
-        &view(&ones, shape),
-        &full(n),
-        1.0,
-    )
-    .unwrap();
+    let g =
+        backward(&view(&q, shape), &view(&k, shape), &view(&v, shape), &view(&ones, shape), &full(n), 1.0)
+            .unwrap();
     assert!(g.dv.values[0].abs() < 1e-30);
     near(g.dv.values[40 * d], 2.0, 1e-13);
 }
@@ -160,15 +123,9 @@ fn mixed() -> (Bands, [usize; 4], [usize; 4], [usize; 4]) {
         band(2..70, Edge::Fixed(80), Edge::Fixed(90)),
         band(71..75, Edge::Diagonal(-40), Edge::Fixed(90)),
     ];
-    let second = vec![
-        band(0..75, Edge::Fixed(5), Edge::Fixed(7)),
-        band(10..75, Edge::Fixed(7), Edge::Fixed(72)),
-    ];
-    let bands = Bands {
-        q_len: 75,
-        kv_len: 90,
-        rows: vec![first, second],
-    };
+    let second =
+        vec![band(0..75, Edge::Fixed(5), Edge::Fixed(7)), band(10..75, Edge::Fixed(7), Edge::Fixed(72))];
+    let bands = Bands { q_len: 75, kv_len: 90, rows: vec![first, second] };
     (bands, [2, 75, 4, 5], [2, 90, 2, 5], [2, 90, 2, 3])
 }
 
@@ -186,20 +143,8 @@ fn gradients_are_the_differences_of_the_forward_pass() {
     let v = noise(5, len(v_shape));
     let dout = noise(6, len(out_shape));
     let loss = |q: &[f32], k: &[f32], v: &[f32]| -> f64 {
-        let f = forward(
-            &view(q, q_shape),
-            &view(k, k_shape),
-            &view(v, v_shape),
-            &bands,
-            scale,
-        )
-        .unwrap();
-        f.out
-            .values
-            .iter()
-            .zip(&dout)
-            .map(|(o, &g)| o * f64::from(g))
-            .sum()
+        let f = forward(&view(q, q_shape), &view(k, k_shape), &view(v, v_shape), &bands, scale).unwrap();
+        f.out.values.iter().zip(&dout).map(|(o, &g)| o * f64::from(g)).sum()
     };
     let grad = backward(
         &view(&q, q_shape),
@@ -219,14 +164,8 @@ fn gradients_are_the_differences_of_the_forward_pass() {
             down[at] -= step;
             let slope = (loss(&up) - loss(&down)) / (f64::from(up[at]) - f64::from(down[at]));
             let exact = grad.values[at];
-            assert!(
-                (slope - exact).abs() < 1e-5 * (1.0 + exact.abs()),
-                "{name}[{at}]: {slope}, not {exact}"
-            );
-            assert!(
-                grad.bounds[at] >= exact.abs() * (1.0 - 1e-12),
-                "{name}[{at}] exceeds its bound"
-            );
+            assert!((slope - exact).abs() < 1e-5 * (1.0 + exact.abs()), "{name}[{at}]: {slope}, not {exact}");
+            assert!(grad.bounds[at] >= exact.abs() * (1.0 - 1e-12), "{name}[{at}] exceeds its bound");
         }
     };
     check("q", &q, &grad.dq, &|x| loss(x, &k, &v));
@@ -262,14 +201,7 @@ fn rows_without_keys_are_empty_and_their_content_is_not_read() {
     assert!(f.out.values[70 * 12..71 * 12].iter().all(|&x| x == 0.0));
     assert!(g.dq.values[70 * 20..71 * 20].iter().all(|&x| x == 0.0));
     assert!(g.dk.values[90 * 10..95 * 10].iter().all(|&x| x == 0.0));
-    assert!(
-        f.out
-            .values
-            .iter()
-            .chain(&g.dk.values)
-            .chain(&g.dv.values)
-            .all(|x| x.is_finite())
-    );
+    assert!(f.out.values.iter().chain(&g.dk.values).chain(&g.dv.values).all(|x| x.is_finite()));
 
     let mut out = to_f32(&f.out.values);
     let mut lse = to_f32(&f.lse.values);
@@ -288,17 +220,10 @@ fn rows_without_keys_are_empty_and_their_content_is_not_read() {
 #[test]
 fn the_result_is_the_same_on_any_number_of_threads() {
     let (bands, q_shape, k_shape, v_shape) = mixed();
-    let (q, k, v) = (
-        noise(3, len(q_shape)),
-        noise(4, len(k_shape)),
-        noise(5, len(v_shape)),
-    );
+    let (q, k, v) = (noise(3, len(q_shape)), noise(4, len(k_shape)), noise(5, len(v_shape)));
     let dout = noise(6, 2 * 75 * 4 * 3);
     let run = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let (q, k, v) = (view(&q, q_shape), view(&k, k_shape), view(&v, v_shape));
         pool.install(|| backward(&q, &k, &v, &view(&dout, [2, 75, 4, 3]), &bands, 0.4).unwrap())
     };
@@ -307,18 +232,11 @@ fn the_result_is_the_same_on_any_number_of_threads() {
 
 #[test]
 fn empty_tensors_have_no_errors() {
-    let bands = Bands {
-        q_len: 0,
-        kv_len: 0,
-        rows: vec![vec![]],
-    };
+    let bands = Bands { q_len: 0, kv_len: 0, rows: vec![vec![]] };
     let none = view(&[], [1, 0, 2, 8]);
     let f = forward(&none, &none, &none, &bands, 1.0).unwrap();
     let g = backward_of(&f, &none, &none, &none, &none, &bands, 1.0).unwrap();
-    let nothing = Errors {
-        max_abs: 0.0,
-        relative: 0.0,
-    };
+    let nothing = Errors { max_abs: 0.0, relative: 0.0 };
     assert_eq!(f.out_errors(&[]).unwrap(), nothing);
     assert_eq!(g.dk_errors(&[]).unwrap(), nothing);
     assert!(passes(nothing, 0.0));
@@ -327,32 +245,19 @@ fn empty_tensors_have_no_errors() {
 #[test]
 fn inputs_that_do_not_fit_are_named() {
     let (x, y) = (noise(1, 48), noise(2, 32));
-    let text = |q: View, k: View, v: View, bands: &Bands| {
-        forward(&q, &k, &v, bands, 1.0).unwrap_err().to_string()
-    };
+    let text =
+        |q: View, k: View, v: View, bands: &Bands| forward(&q, &k, &v, bands, 1.0).unwrap_err().to_string();
     let q = view(&x, [1, 4, 3, 4]);
     let k = view(&y, [1, 4, 2, 4]);
     assert_eq!(
         text(q, k, k, &full(4)),
         "the number of heads of q is 3, expected a multiple of the 2 heads of k"
     );
-    assert_eq!(
-        text(k, k, q, &full(4)),
-        "the shape of v is [1, 4, 3, 4], expected [1, 4, 2, 4]"
-    );
-    assert_eq!(
-        text(k, k, k, &full(5)),
-        "the length of the bands is [5, 5], expected [4, 4]"
-    );
+    assert_eq!(text(k, k, q, &full(4)), "the shape of v is [1, 4, 3, 4], expected [1, 4, 2, 4]");
+    assert_eq!(text(k, k, k, &full(5)), "the length of the bands is [5, 5], expected [4, 4]");
     let f = forward(&k, &k, &k, &full(4), 1.0).unwrap();
     let error = backward_of(&f, &k, &k, &k, &q, &full(4), 1.0).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the shape of dout is [1, 4, 3, 4], expected [1, 4, 2, 4]"
-    );
+    assert_eq!(error.to_string(), "the shape of dout is [1, 4, 3, 4], expected [1, 4, 2, 4]");
     let error = f.out_errors(&[0.0; 31]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the number of elements of out is 31, expected 32"
-    );
+    assert_eq!(error.to_string(), "the number of elements of out is 31, expected 32");
 }
