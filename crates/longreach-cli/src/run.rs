@@ -215,7 +215,7 @@ fn floats(elements: longreach::Elements) -> Vec<f32> {
 /// Why a plan was refused, in the words of the command line.
 fn refused(error: longreach::Error, options: &Options) -> Error {
     match (&error, options.memory) {
-        (longreach::Error::Plan(plan::Error::Memory { .. }) | longreach::Error::Input(_), Some(bound)) => {
+        (longreach::Error::Plan(plan::Error::Memory { .. }), Some(bound)) => {
             Error::bad("--memory", bound.to_string(), error.to_string())
         }
         _ => Error::Usage(error.to_string()),

@@ -120,10 +120,10 @@ pub enum Error {
         /// Which size.
         what: &'static str,
     },
-    /// No number of stages fits the memory.
+    /// The memory bound is too small for the plan, or for every plan.
     #[error(
-        "the smallest need is {smallest} bytes a processing element, at {stages} fetched stages, \
-         and the bound is {bound}: raise the bound or use more processing elements"
+        "at least {smallest} bytes a processing element are needed, at {stages} fetched stages, and the bound \
+         is {bound}: raise the bound, allow more stages or use more processing elements"
     )]
     Memory {
         /// Bytes of the smallest need.

@@ -20,10 +20,10 @@ fn a_memory_bound_is_kept_or_refused_before_anything_starts() {
     let folder = Folder::new();
     let out = folder.path("out");
     let refused = |args: &[&str]| attend(&sample(), &[args, &["--out", &text(&out)]].concat());
-    refused(&["--pes", "4", "--memory", "100KiB"]).refused(&["--memory 102400", "smallest need"]);
+    refused(&["--pes", "4", "--memory", "100KiB"]).refused(&["--memory 102400", "are needed"]);
     refused(&["--pes", "4", "--memory", &bound, "--stages", "1"]).refused(&[
         &format!("--memory {bound}"),
-        "1 stages",
+        "1 fetched stages",
         &need.to_string(),
     ]);
     assert_eq!(folder.names(), [] as [&str; 0]);

@@ -143,7 +143,7 @@ fn no_stages_and_too_little_memory_are_refused_when_planning() {
         let options = Options { memory: Some(100), stages, ..Options::default() };
         let error =
             longreach::plan(2, &problem.attention, &problem.dims(), &options).unwrap_err().to_string();
-        assert!(error.contains("100") && error.contains("smallest need"), "{error}");
+        assert!(error.contains("100") && error.contains("are needed"), "{error}");
     }
 }
 
