@@ -1,27 +1,18 @@
 //! Gathering a value from each PE of a group: what every collective call is made of.
 
 use crate::blame::Node;
-use crate::failure::{Error, Operation};
+use crate::error::Error;
+use crate::failure::Operation;
+use crate::region::Part;
 use crate::world::Shared;
-use longreach_device::sync::{Mutex, lock};
-use std::any::Any;
-use std::sync::Arc;
 
-/// The values of one collective call while they come in.
-pub(crate) struct Gathering {
-    values: Mutex<Values>,
-}
-
-struct Values {
-    given: Vec<Option<Given>>,
-    taken: usize,
-}
-
-/// What a member gave, and in which collective call.
+/// What a member gives in a collective call.
 #[derive(Clone)]
-struct Given {
-    call: &'static str,
-    value: Arc<dyn Any + Send + Sync>,
+pub(crate) struct Given {
+    /// The call in words.
+    pub(crate) call: &'static str,
+    pub(crate) value: u64,
+    pub(crate) part: Option<Part>,
 }
 
 /// A collective call of one member of a group.
@@ -39,47 +30,37 @@ pub(crate) struct Collective<'a> {
 }
 
 impl Shared {
-    /// Gives `value` and returns all members' values in rank order. Fails on every member when they are not in
-    /// the same collective call.
-    pub(crate) fn gather<T: Send + Sync + 'static>(
+    /// Gives `value` and `part` and returns what all members gave, in rank order. Fails on every member when they are
+    /// not in the same collective call.
+    pub(crate) fn gather(
         &self,
         collective: &Collective,
-        value: T,
-    ) -> Result<Vec<Arc<T>>, Error> {
-        let Collective { key, members, rank, stream, name } = *collective;
+        value: u64,
+        part: Option<Part>,
+    ) -> Result<Vec<Given>, Error> {
+        let Collective { members, rank, stream, name, .. } = *collective;
         self.check()?;
-        let gathering = lock(&self.gatherings)
-            .entry(key.to_owned())
-            .or_insert_with(|| {
-                let given = vec![None; members.len()];
-                Arc::new(Gathering { values: Mutex::new(Values { given, taken: 0 }) })
-            })
-            .clone();
-        lock(&gathering.values).given[rank] = Some(Given { call: name, value: Arc::new(value) });
-        for &member in members {
-            self.bells[member].ring();
-        }
+        self.transport.give(collective, Given { call: name, value, part });
         for (other, &member) in members.iter().enumerate() {
             let target = Node { pe: member, stream: stream.to_owned() };
-            self.wait(members[rank], stream, &target, Operation::outside(name), || {
-                lock(&gathering.values).given[other].is_some()
-            })?;
+            let given = |rank| self.transport.has_given(collective, rank);
+            let waited = self.wait(members[rank], stream, &target, Operation::outside(name), || given(other));
+            // A member that fails because of what was given here may do so before the others have looked: they find
+            // it out themselves, in the same words.
+            if waited.is_err() && !(0..members.len()).all(given) {
+                return waited.map(|()| Vec::new());
+            }
         }
-        let mut values = lock(&gathering.values);
-        values.taken += 1;
-        if values.taken == members.len() {
-            lock(&self.gatherings).remove(key);
-        }
-        let given: Vec<Given> = values.given.iter().flatten().cloned().collect();
+        let given = self.transport.take(collective);
         // The same pair on every member: the first one, and the first that is in another call.
-        if let Some(second) = given.iter().position(|other| other.call != given[0].call) {
-            return Err(Error::OutOfStep {
+        match given.iter().position(|other| other.call != given[0].call) {
+            None => Ok(given),
+            Some(second) => Err(Error::OutOfStep {
                 first: 0,
                 first_call: given[0].call,
                 second,
                 second_call: given[second].call,
-            });
+            }),
         }
-        Ok(given.into_iter().map(|given| given.value.downcast::<T>().expect("a call has one type")).collect())
     }
 }

@@ -26,18 +26,30 @@
 //! ```
 
 pub mod agreement;
-pub mod blame;
+mod blame;
+mod collect;
 mod copy;
+mod environment;
+pub mod error;
 pub mod failure;
 mod gather;
+mod limits;
+mod names;
+#[cfg(all(target_os = "linux", not(shuttle)))]
+mod processes;
+mod region;
 pub mod signals;
 pub mod symmetric;
 pub mod team;
+mod threads;
+mod transport;
 pub mod words;
 pub mod world;
 
 pub use agreement::{Description, Mismatch};
-pub use failure::{Error, Failure, FailureKind, Operation};
+pub use environment::Rendezvous;
+pub use error::Error;
+pub use failure::{Failure, FailureKind, Operation};
 pub use signals::Signals;
 pub use symmetric::Symmetric;
 pub use team::Team;

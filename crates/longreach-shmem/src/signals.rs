@@ -1,7 +1,9 @@
 //! Signal words on each PE of a team.
 
-use crate::failure::{Error, Operation};
-use crate::team::{Team, agreed};
+use crate::error::Error;
+use crate::failure::Operation;
+use crate::region::{Part, Words};
+use crate::team::Team;
 use crate::words::Word;
 use longreach_device::{Label, Stream};
 use std::sync::Arc;
@@ -10,15 +12,22 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Signals {
     team: Team,
-    words: Arc<Vec<Arc<Vec<Word>>>>,
+    words: Arc<Vec<Arc<Words>>>,
 }
 
 impl Signals {
     pub(crate) fn allocate(team: &Team, count: usize) -> Result<Self, Error> {
-        let own: Vec<Word> = (0..count).map(|_| Word::new()).collect();
-        let words = team.gather("signal allocation", own)?;
-        let counts: Vec<_> = words.iter().map(|words| Arc::new(words.len())).collect();
-        agreed("the number of signals", &counts)?;
+        let bytes = count.saturating_mul(size_of::<Word>());
+        let what = "the number of signals";
+        let parts =
+            team.share("signal allocation", what, count, bytes, |transport| transport.words(count))?;
+        let words = parts
+            .into_iter()
+            .filter_map(|part| match part {
+                Part::Words(words) => Some(words),
+                Part::Bytes(_) => None,
+            })
+            .collect();
         Ok(Self { team: team.clone(), words: Arc::new(words) })
     }
 

@@ -1,44 +1,12 @@
 //! Symmetric memory: a buffer of the same size on each PE of a team, reached by one-sided transfers.
 
 use crate::copy;
-use crate::failure::Error;
+use crate::error::Error;
+use crate::region::{Part, Region};
 use crate::signals::Signals;
-use crate::team::{Team, agreed};
+use crate::team::Team;
 use longreach_device::{Filling, Label, Loan, Stream};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// Symmetric buffers start at multiples of this many bytes.
-const ALIGNMENT: usize = 64;
-
-/// One PE's part of a symmetric buffer.
-struct Region {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: the memory is reached through `copy` only, whose accesses are atomic.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
-
-impl Region {
-    fn new(bytes: usize) -> Option<Self> {
-        // An empty buffer is an ordinary one; the allocator wants at least a byte.
-        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).ok()?;
-        // SAFETY: the layout is not empty.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { start, layout })
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `new`; the last handle of all PEs is gone.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
 
 /// A buffer of the same size on each PE of a team. Any PE reads and writes any PE's part with one-sided transfers;
 /// what orders them is signals.
@@ -54,14 +22,16 @@ pub struct Symmetric {
 
 impl Symmetric {
     pub(crate) fn allocate(team: &Team, bytes: usize) -> Result<Self, Error> {
-        let sizes = team.gather("symmetric allocation", bytes)?;
-        agreed("the size of a symmetric allocation", &sizes)?;
-        let regions = team.gather("symmetric allocation", Region::new(bytes).map(Arc::new))?;
-        let regions = regions
-            .iter()
-            .enumerate()
-            .map(|(rank, region)| region.as_ref().clone().ok_or(Error::OutOfMemory { rank, bytes }))
-            .collect::<Result<_, _>>()?;
+        let what = "the size of a symmetric allocation";
+        let parts =
+            team.share("symmetric allocation", what, bytes, bytes, |transport| transport.bytes(bytes))?;
+        let regions = parts
+            .into_iter()
+            .filter_map(|part| match part {
+                Part::Bytes(region) => Some(region),
+                Part::Words(_) => None,
+            })
+            .collect();
         Ok(Self { team: team.clone(), regions: Arc::new(regions), offset: 0, len: bytes })
     }
 
@@ -162,7 +132,7 @@ impl Symmetric {
         let size = self.regions.len();
         let region = self.regions.get(rank).ok_or(Error::NoSuchRank { rank, size })?;
         // SAFETY: view and range lie inside the region, so the sum stays inside its allocation.
-        Ok(unsafe { region.start.as_ptr().add(self.offset + offset) })
+        Ok(unsafe { region.start().as_ptr().add(self.offset + offset) })
     }
 
     fn check_range(&self, offset: usize, len: usize) -> Result<(), Error> {

@@ -2,12 +2,16 @@
 
 use crate::blame::{HOST, Node};
 use crate::copy;
-use crate::failure::{Error, Failure, FailureKind, Operation};
-use crate::gather::Collective;
+use crate::error::Error;
+use crate::failure::{FailureKind, Operation};
+use crate::gather::{Collective, Given};
+use crate::limits::address_space;
+use crate::region::Part;
 use crate::signals::Signals;
 use crate::symmetric::Symmetric;
+use crate::transport::Transport;
 use crate::world::{Pe, Shared};
-use longreach_device::sync::{AtomicU64, Ordering, lock};
+use longreach_device::sync::{AtomicU64, Ordering};
 use longreach_device::{Event, Label, Stream, Timeline, Watch};
 use std::sync::Arc;
 
@@ -38,20 +42,18 @@ impl Team {
         }
         let rank = ranks.iter().position(|&rank| rank == pe.number());
         let rank = rank.ok_or_else(|| bad("the PE that asks is not in it"))?;
-        // The first member offers a number; members that make several teams of the same PEs make them in order.
-        let offer = {
-            let mut teams = lock(&pe.shared.teams);
-            *teams += 1;
-            *teams
-        };
+        // The first member's offer counts; members that make several teams of the same PEs make them in order.
+        // Offers of different PEs differ, so that no two teams of a world have the same number.
+        // Relaxed: only the count matters.
+        let offer = pe.shared.teams.fetch_add(1, Ordering::Relaxed) * pe.pes() as u64 + pe.number() as u64;
         let called = format!("team {ranks:?}");
         let collective =
             Collective { key: &called, members: ranks, rank, stream: HOST, name: "team creation" };
-        let offers = pe.shared.gather(&collective, offer)?;
+        let offers = pe.shared.gather(&collective, offer, None)?;
         // Nobody may start the next gathering under this key while another still takes from this one.
-        let id = *offers[0];
+        let id = offers[0].value;
         let collective = Collective { key: &format!("team {id} made"), ..collective };
-        pe.shared.gather(&collective, ())?;
+        pe.shared.gather(&collective, 0, None)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 world: pe.shared.clone(),
@@ -98,7 +100,16 @@ impl Team {
 
     /// Says that a piece of work (a tile, a transfer) is done; peers' deadlines count from it.
     pub fn tick(&self) {
-        self.inner.world.ledgers[self.inner.ranks[self.inner.rank]].tick();
+        self.ledger().tick();
+    }
+
+    /// Says what this PE does from now on: that is what is said of it if its process dies or its program fails.
+    pub fn begins(&self, operation: Operation) {
+        self.ledger().begin(operation);
+    }
+
+    fn ledger(&self) -> &dyn crate::transport::Ledger {
+        self.inner.world.transport.ledger(self.inner.ranks[self.inner.rank])
     }
 
     /// Allocates `bytes` of symmetric memory on each PE, zeroed. Collective over the team; all give the same size.
@@ -113,7 +124,7 @@ impl Team {
 
     /// Returns when all PEs of the team have called it. Collective over the team.
     pub fn barrier(&self) -> Result<(), Error> {
-        self.gather("barrier", ()).map(drop)
+        self.gather("barrier", 0, None).map(drop)
     }
 
     /// Queues a barrier on `stream`: work queued behind it runs when the streams of that role of all PEs of the team
@@ -122,7 +133,7 @@ impl Team {
         // Counted now: the host's order of calls is what all PEs have in common.
         let (team, key, name) = (self.clone(), self.next_call(), stream.name().clone());
         stream.launch(label, (), move |()| {
-            team.gather_as(&key, &name, "stream barrier", ()).map(drop).map_err(Error::into_fault)
+            team.gather_as(&key, &name, "stream barrier", 0, None).map(drop).map_err(Error::into_fault)
         })?;
         Ok(())
     }
@@ -147,13 +158,16 @@ impl Team {
 
     /// Fails the world in this PE's name, because it refuses a call for `reason`; returns the failure that counts.
     pub fn refuse(&self, reason: &str) -> Error {
-        self.inner.world.fail(Failure {
-            kind: FailureKind::Refused,
-            pe: self.inner.ranks[self.inner.rank],
-            operation: None,
-            waited: None,
-            message: reason.to_owned(),
-        })
+        self.fail_as(FailureKind::Refused, reason)
+    }
+
+    /// Fails the world in this PE's name, because it cannot go on for `reason`; returns the failure that counts.
+    pub fn fail(&self, reason: &str) -> Error {
+        self.fail_as(FailureKind::Failed, reason)
+    }
+
+    fn fail_as(&self, kind: FailureKind, reason: &str) -> Error {
+        self.inner.world.fail_by(kind, self.inner.ranks[self.inner.rank], reason.to_owned())
     }
 
     /// Blocks this PE's stream of role `role` until `ready`, blaming team rank `peer`'s stream of role `theirs`
@@ -191,23 +205,55 @@ impl Team {
         value
     }
 
-    pub(crate) fn gather<T: Send + Sync + 'static>(
+    /// Allocates on each PE with `own`, `bytes` bytes, and returns all PEs' parts. All must give the same `amount`,
+    /// which errors call `what`.
+    pub(crate) fn share(
         &self,
-        name: &'static str,
-        value: T,
-    ) -> Result<Vec<Arc<T>>, Error> {
-        self.gather_as(&self.next_call(), HOST, name, value)
+        call: &'static str,
+        what: &'static str,
+        amount: usize,
+        bytes: usize,
+        own: impl FnOnce(&dyn Transport) -> Option<Part>,
+    ) -> Result<Vec<Part>, Error> {
+        agreed(what, &self.gather(call, amount as u64, None)?)?;
+        let own = own(&*self.inner.world.transport);
+        let lack = |has: bool| if has { 0 } else { address_space().unwrap_or(u64::MAX) };
+        // What a PE lacks it tells all, so that all have the same error: 0 is nothing, else it is the PE's limit.
+        let had = |given: &[Given]| match given.iter().position(|given| given.value > 0) {
+            None => Ok(()),
+            Some(rank) => {
+                let limit = Some(given[rank].value).filter(|&limit| limit < u64::MAX);
+                Err(Error::OutOfMemory { rank, bytes, limit })
+            }
+        };
+        let given = self.gather(call, lack(own.is_some()), own)?;
+        had(&given)?;
+        let size = given.len();
+        let parts: Vec<Part> = given.into_iter().filter_map(|given| given.part).collect();
+        // A PE may also lack the room to see another one's part.
+        had(&self.gather(call, lack(parts.len() == size), None)?)?;
+        Ok(parts)
     }
 
-    fn gather_as<T: Send + Sync + 'static>(
+    pub(crate) fn gather(
+        &self,
+        name: &'static str,
+        value: u64,
+        part: Option<Part>,
+    ) -> Result<Vec<Given>, Error> {
+        self.gather_as(&self.next_call(), HOST, name, value, part)
+    }
+
+    fn gather_as(
         &self,
         key: &str,
         stream: &str,
         name: &'static str,
-        value: T,
-    ) -> Result<Vec<Arc<T>>, Error> {
+        value: u64,
+        part: Option<Part>,
+    ) -> Result<Vec<Given>, Error> {
         let collective = Collective { key, members: &self.inner.ranks, rank: self.inner.rank, stream, name };
-        self.inner.world.gather(&collective, value)
+        self.inner.world.gather(&collective, value, part)
     }
 
     fn next_call(&self) -> String {
@@ -222,7 +268,7 @@ impl Team {
     }
 
     pub(crate) fn ring(&self, rank: usize) {
-        self.inner.world.bells[self.inner.ranks[rank]].ring();
+        self.inner.world.transport.ring(self.inner.ranks[rank]);
     }
 
     fn stream_name(&self, role: &str) -> String {
@@ -235,18 +281,15 @@ impl Team {
 }
 
 /// Fails when the members of a collective call gave different values for `what`.
-pub(crate) fn agreed<T: PartialEq + std::fmt::Display>(
-    what: &'static str,
-    values: &[Arc<T>],
-) -> Result<(), Error> {
-    match values.iter().position(|value| *value != values[0]) {
+fn agreed(what: &'static str, given: &[Given]) -> Result<(), Error> {
+    match given.iter().position(|other| other.value != given[0].value) {
         None => Ok(()),
         Some(second) => Err(Error::Disagreement {
             what,
             first: 0,
-            first_value: values[0].to_string(),
+            first_value: given[0].value.to_string(),
             second,
-            second_value: values[second].to_string(),
+            second_value: given[second].value.to_string(),
         }),
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 /// A 64-bit word that only grows.
 #[derive(Debug)]
+#[repr(transparent)]
 pub struct Word(AtomicU64);
 
 impl Word {

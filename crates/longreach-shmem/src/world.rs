@@ -1,15 +1,18 @@
 //! Worlds: a fixed number of PEs that share symmetric memory and one fate.
 
-use crate::blame::{Culprit, Ledger, LocalWaits, Node, Record, culprit};
-use crate::failure::{Error, Failure, FailureKind, Operation};
-use crate::gather::Gathering;
+use crate::blame::{Culprit, LocalWaits, Node, Record, culprit};
+use crate::environment::Rendezvous;
+use crate::error::Error;
+use crate::failure::{Failure, FailureKind, Operation};
+use crate::names::named;
 use crate::team::Team;
-use crate::words::Bell;
+use crate::threads::Threads;
+use crate::transport::Transport;
 use longreach_device::Watch;
-use longreach_device::sync::{AtomicBool, Mutex, Ordering, lock, process};
-use std::collections::HashMap;
+use longreach_device::sync::{AtomicU64, Ordering};
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A PE that is waited for may be without progress for this long, where nothing else is said.
@@ -21,10 +24,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A circle of waits may be about to open, because a thread has been woken and does not run yet, for this long.
 const CIRCLE_GRACE: Duration = Duration::from_secs(5);
 
-/// Worlds by name. A name is free again when the last handle of its world is gone.
-static NAMED: process::Mutex<Option<HashMap<String, Weak<Shared>>>> = process::Mutex::new(None);
-
-/// A fixed number of PEs, each a thread of this process, numbered from 0.
+/// A fixed number of PEs, numbered from 0, each a thread of this process or a process of this machine.
 ///
 /// Cloning gives another handle of the same world.
 #[derive(Clone)]
@@ -34,51 +34,78 @@ pub struct World {
 
 pub(crate) struct Shared {
     pub(crate) pes: usize,
-    pub(crate) ledgers: Vec<Arc<Ledger>>,
-    pub(crate) bells: Vec<Bell>,
-    pub(crate) gatherings: Mutex<HashMap<String, Arc<Gathering>>>,
-    pub(crate) teams: Mutex<u64>,
-    failed: AtomicBool,
-    failure: Mutex<Option<Arc<Failure>>>,
+    pub(crate) transport: Arc<dyn Transport>,
+    /// What ends with the last handle of the world in this process.
+    _membership: Box<dyn Any + Send + Sync>,
+    /// Teams that PEs of this process have asked for.
+    pub(crate) teams: AtomicU64,
+    /// Runs that have begun, the number of the one that is running.
+    runs: AtomicU64,
     deadline: OnceLock<Duration>,
     pub(crate) origin: Instant,
 }
 
 impl World {
-    /// A new world of `pes` PEs without a name; each call makes another one.
+    pub(crate) fn new(
+        pes: usize,
+        transport: Arc<dyn Transport>,
+        membership: impl Any + Send + Sync,
+        origin: Instant,
+    ) -> Self {
+        let shared = Shared {
+            pes,
+            transport,
+            _membership: Box::new(membership),
+            teams: AtomicU64::new(0),
+            runs: AtomicU64::new(0),
+            deadline: OnceLock::new(),
+            origin,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// A new world of `pes` PEs without a name, each a thread of this process; each call makes another one.
     pub fn threads(pes: usize) -> Result<Self, Error> {
         if pes == 0 {
             return Err(Error::NoPes);
         }
-        Ok(Self {
-            shared: Arc::new(Shared {
-                pes,
-                ledgers: (0..pes).map(|_| Arc::new(Ledger::default())).collect(),
-                bells: (0..pes).map(|_| Bell::new()).collect(),
-                gatherings: Mutex::new(HashMap::new()),
-                teams: Mutex::new(0),
-                failed: AtomicBool::new(false),
-                failure: Mutex::new(None),
-                deadline: OnceLock::new(),
-                origin: Instant::now(),
-            }),
-        })
+        Ok(Self::new(pes, Arc::new(Threads::new(pes)), (), Instant::now()))
     }
 
-    /// The world called `name` in this process; it is made at the first call. Asking for it again with another
-    /// number of PEs is an error.
+    /// The world called `name` of PEs that are threads of this process; it is made at the first call. Asking for it
+    /// again with another number of PEs, or where PEs of that name are processes, is an error.
     pub fn named_threads(name: &str, pes: usize) -> Result<Self, Error> {
-        let mut named = NAMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let named = named.get_or_insert_default();
-        if let Some(shared) = named.get(name).and_then(Weak::upgrade) {
-            if shared.pes != pes {
-                return Err(Error::WorldExists { name: name.to_owned(), have: shared.pes, asked: pes });
-            }
-            return Ok(Self { shared });
+        named(name, pes, "threads", || Self::threads(pes))
+    }
+
+    /// The world that this process was started for, by `longreach launch`, torchrun or srun; see
+    /// [`Rendezvous::from_env`]. The first call is collective; later ones give the same world.
+    pub fn from_env() -> Result<Self, Error> {
+        Self::join(&Rendezvous::from_env()?)
+    }
+
+    /// Meets the other PEs of a world of processes on this machine, and returns when all are there. Collective over
+    /// them; a world that this process is in already is given again.
+    ///
+    /// Fails where PEs do not come within the rendezvous's deadline, where they disagree on the number of PEs, and
+    /// where the operating system is not Linux.
+    pub fn join(rendezvous: &Rendezvous) -> Result<Self, Error> {
+        let Rendezvous { world, pe, pes, .. } = rendezvous;
+        if *pes == 0 {
+            return Err(Error::NoPes);
         }
-        let world = Self::threads(pes)?;
-        named.insert(name.to_owned(), Arc::downgrade(&world.shared));
-        Ok(world)
+        if pe >= pes {
+            return Err(rendezvous.error(format!("this process is PE {pe}, the world has PEs 0..{pes}")));
+        }
+        named(world, *pes, "processes", || {
+            #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+            {
+                let (transport, membership, origin) = crate::processes::join(rendezvous)?;
+                Ok(Self::new(*pes, transport, membership, origin).with_deadline(rendezvous.deadline))
+            }
+            #[cfg(not(all(target_os = "linux", not(any(loom, shuttle)))))]
+            Err(rendezvous.error("PEs that are processes need Linux: use World::threads".to_owned()))
+        })
     }
 
     /// Bounds how long a PE that is waited for may be without progress (60 s where this is not called). Takes
@@ -87,6 +114,11 @@ impl World {
         // A second call changes nothing: PEs of a running world must agree on the deadline.
         let _ = self.shared.deadline.set(deadline);
         self
+    }
+
+    /// The PE of this process, where each PE is a process; none where all PEs are threads of this one.
+    pub fn own(&self) -> Option<usize> {
+        self.shared.transport.own()
     }
 
     /// Number of PEs.
@@ -101,7 +133,7 @@ impl World {
 
     /// What PE `pe` has done so far, as a count of tiles and transfers.
     pub fn progress(&self, pe: usize) -> u64 {
-        self.shared.ledgers.get(pe).map_or(0, |ledger| ledger.progress())
+        if pe < self.shared.pes { self.shared.transport.ledger(pe).progress() } else { 0 }
     }
 
     /// The failure of this world, if it has failed.
@@ -109,10 +141,32 @@ impl World {
         self.shared.check()
     }
 
-    /// Runs `program` once on every PE, each in a thread of its own, and returns the results in PE order.
+    /// Says that this process ends now, on purpose. Other PEs do not take it for dead; those that still wait for it
+    /// fail with [`FailureKind::Left`].
+    pub fn leave(&self) {
+        if let Some(pe) = self.own() {
+            self.shared.transport.ledger(pe).finish(u64::MAX);
+            self.shared.ring_all();
+        }
+    }
+
+    /// Notes that PE `pe` of this process has told its user of the world's failure.
+    pub fn set_reported(&self, pe: usize) {
+        self.shared.transport.ledger(pe).set_reported();
+    }
+
+    /// The PEs that have told their users of the world's failure.
+    pub fn reported_by(&self) -> Vec<usize> {
+        (0..self.pes()).filter(|&pe| self.shared.transport.ledger(pe).reported()).collect()
+    }
+
+    /// Runs `program` once on every PE and returns, when all PEs' programs have ended, the results of the PEs of this
+    /// process in PE order: all of them where PEs are threads, which are started for it; the one result where PEs are
+    /// processes, where it runs on the calling thread.
     ///
-    /// Collective by nature. When a PE returns an error or panics the world fails: the other PEs' next waits end
-    /// with that failure, and `run` returns the error of the PE that is to blame. A failed world stays failed.
+    /// Collective. When a PE returns an error or panics, or its process dies, the world fails: the other PEs' next
+    /// waits end with that failure, also the wait for the others at the end. `run` returns the error of the PE that is
+    /// to blame, where that is one of this process. A failed world stays failed.
     pub fn run<T, E, F>(&self, program: F) -> Result<Vec<T>, E>
     where
         T: Send + 'static,
@@ -120,45 +174,45 @@ impl World {
         F: Fn(&Pe) -> Result<T, E> + Send + Sync,
     {
         self.check()?;
-        // Before any PE starts: an early one must not take a late one for ended.
-        self.shared.ledgers.iter().for_each(|ledger| ledger.set_ended(false));
-        let program = &program;
-        let outcomes = spawn_all(self, &|pe: &Pe| {
+        let shared = &self.shared;
+        // Relaxed: one caller at a time; threads that see it are started after it.
+        let run = shared.runs.fetch_add(1, Ordering::Relaxed) + 1;
+        shared.transport.begin(run).map_err(|failure| shared.fail(failure))?;
+        let program = |pe: &Pe| {
+            shared.transport.ledger(pe.number).begin(Operation::outside("its program"));
             let outcome = catch_unwind(AssertUnwindSafe(|| program(pe))).unwrap_or_else(|panic| {
-                let message = panic_message(&*panic);
-                Err(E::from(self.shared.fail(Failure {
-                    kind: FailureKind::Failed,
-                    pe: pe.number,
-                    operation: None,
-                    waited: None,
-                    message: format!("it panicked: {message}"),
-                })))
+                let message = format!("it panicked: {}", panic_message(&*panic));
+                Err(E::from(shared.fail_by(FailureKind::Failed, pe.number, message)))
             });
             if let Err(error) = &outcome {
-                self.shared.fail(Failure {
-                    kind: FailureKind::Failed,
-                    pe: pe.number,
-                    operation: None,
-                    waited: None,
-                    message: error.to_string(),
-                });
+                shared.fail_by(FailureKind::Failed, pe.number, error.to_string());
             }
-            self.shared.ledgers[pe.number].set_ended(true);
-            self.shared.bells.iter().for_each(Bell::ring);
+            shared.transport.ledger(pe.number).finish(run);
+            shared.ring_all();
             outcome
-        })?;
-        let mut results = Vec::with_capacity(self.shared.pes);
+        };
+        let outcomes = match shared.transport.own() {
+            None => spawn_all(self, &program)?,
+            Some(number) => {
+                let outcome = program(&Pe::new(self, number));
+                shared.wait_for_all(number, run);
+                vec![outcome]
+            }
+        };
+        let first = shared.transport.own().unwrap_or(0);
+        let mut results = Vec::with_capacity(outcomes.len());
         let mut errors = Vec::new();
         for (pe, outcome) in outcomes.into_iter().enumerate() {
             match outcome {
                 Ok(value) => results.push(value),
-                Err(error) => errors.push((pe, error)),
+                Err(error) => errors.push((first + pe, error)),
             }
         }
         if errors.is_empty() {
+            self.check()?;
             return Ok(results);
         }
-        let blamed = self.shared.failure().map_or(0, |failure| failure.pe);
+        let blamed = shared.transport.failure().map_or(0, |failure| failure.pe);
         let place = errors.iter().position(|(pe, _)| *pe == blamed).unwrap_or(0);
         Err(errors.swap_remove(place).1)
     }
@@ -180,13 +234,8 @@ where
                     .map_err(|error| {
                         let reason = error.to_string();
                         // PEs that run already must not wait for one that never comes.
-                        world.shared.fail(Failure {
-                            kind: FailureKind::Failed,
-                            pe: number,
-                            operation: None,
-                            waited: None,
-                            message: format!("its thread could not be started: {reason}"),
-                        });
+                        let message = format!("its thread could not be started: {reason}");
+                        world.shared.fail_by(FailureKind::Failed, number, message);
                         Error::NoThread { pe: number, reason }
                     })
             })
@@ -213,7 +262,7 @@ where
     }))
 }
 
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()
         .map(|message| (*message).to_owned())
@@ -231,20 +280,32 @@ impl Shared {
 
     /// Poisons the world with `failure`, unless it has failed already, and returns the failure that counts.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
-        let failure = lock(&self.failure).get_or_insert_with(|| Arc::new(failure)).clone();
-        // Release: pairs with `failure`. Set after the failure itself and before the bells.
-        self.failed.store(true, Ordering::Release);
-        self.bells.iter().for_each(Bell::ring);
+        let failure = self.transport.fail(failure);
+        // After the failure itself, so that whoever is woken sees it.
+        self.ring_all();
         Error::Failed(failure)
     }
 
+    /// Poisons the world because of what PE `pe` says of itself.
+    pub(crate) fn fail_by(&self, kind: FailureKind, pe: usize, message: String) -> Error {
+        let doing = self.transport.ledger(pe).doing();
+        let (operation, waited) = doing.unwrap_or((Operation::outside("its program"), Duration::ZERO));
+        self.fail(Failure { kind, pe, operation, waited, message })
+    }
+
+    fn ring_all(&self) {
+        (0..self.pes).for_each(|pe| self.transport.ring(pe));
+    }
+
     fn failure(&self) -> Option<Arc<Failure>> {
-        // Looked at by every transfer, so this must not order PEs among each other, which would hide from
-        // ThreadSanitizer what signals fail to order. Acquire: pairs with `fail`.
-        if !self.failed.load(Ordering::Acquire) {
-            return None;
-        }
-        lock(&self.failure).clone()
+        self.transport.failure()
+    }
+
+    /// Blocks PE `pe` until the programs of all PEs have ended run `run`, or the world has failed. Without a deadline:
+    /// nobody needs the late ones, which may have much to do.
+    fn wait_for_all(&self, pe: usize, run: u64) {
+        let ended = || (0..self.pes).all(|pe| self.transport.ledger(pe).finished() >= run);
+        while !self.transport.sleep(pe, Duration::from_secs(1), &|| ended() || self.failure().is_some()) {}
     }
 
     fn deadline(&self) -> Duration {
@@ -263,7 +324,7 @@ impl Shared {
         if ready() {
             return self.check();
         }
-        let ledger = &self.ledgers[pe];
+        let ledger = self.transport.ledger(pe);
         ledger.wait(stream, Record { target: target.clone(), operation: Some(operation) });
         let outcome = self.wait_ready(pe, target, operation, ready);
         ledger.run(stream);
@@ -285,7 +346,7 @@ impl Shared {
         let mut next_look = began + look;
         loop {
             let sleep = next_look.saturating_duration_since(Instant::now());
-            if self.bells[pe].wait(sleep, || ready() || self.failure().is_some()) {
+            if self.transport.sleep(pe, sleep, &|| ready() || self.failure().is_some()) {
                 return self.check();
             }
             // The bell rings for all that changes on this PE; following the waits is for the clock only.
@@ -293,7 +354,9 @@ impl Shared {
                 continue;
             }
             next_look = Instant::now() + look;
-            let found = culprit(&self.ledgers, target, operation);
+            // Relaxed: as in `World::run`.
+            let run = self.runs.load(Ordering::Relaxed);
+            let found = culprit(|pe| self.transport.ledger(pe), run, target, operation);
             let progress = self.progress_of(&found);
             match &suspect {
                 Some((same, count, since)) if *same == found && *count == progress => {
@@ -313,8 +376,8 @@ impl Shared {
 
     fn progress_of(&self, culprit: &Culprit) -> u64 {
         match culprit {
-            Culprit::Runs { pe, .. } | Culprit::Ended { pe, .. } => self.ledgers[*pe].progress(),
-            Culprit::Circle(pes) => pes.iter().map(|pe| self.ledgers[*pe].progress()).sum(),
+            Culprit::Runs { pe, .. } | Culprit::Ended { pe, .. } => self.transport.ledger(*pe).progress(),
+            Culprit::Circle(pes) => pes.iter().map(|pe| self.transport.ledger(*pe).progress()).sum(),
         }
     }
 }
@@ -333,7 +396,7 @@ fn failure_of(culprit: Culprit, waited: Duration, asked: Operation) -> Failure {
             (FailureKind::Deadlock, pes.first().copied().unwrap_or_default(), asked, circle)
         }
     };
-    Failure { kind, pe, operation: Some(operation), waited: Some(waited), message }
+    Failure { kind, pe, operation, waited, message }
 }
 
 /// One processing element, as its program sees it.
@@ -369,6 +432,6 @@ impl Pe {
     }
 
     pub(crate) fn watch(&self) -> Arc<dyn Watch> {
-        Arc::new(LocalWaits { pe: self.number, ledger: self.shared.ledgers[self.number].clone() })
+        Arc::new(LocalWaits { pe: self.number, transport: self.shared.transport.clone() })
     }
 }

@@ -1,9 +1,10 @@
 //! How calls are carried out.
 
 use crate::attention::Attention;
-use crate::context_parallel::{Dims, plan};
+use crate::context_parallel::{Dims, Direction, plan};
 use crate::error::Error;
 use longreach_plan::{Layout, Need};
+use std::sync::Arc;
 
 /// Into how many fetched stages a call is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub enum Stages {
     Exactly(usize),
 }
 
-/// Options of a [`ContextParallel`](crate::ContextParallel), the same on all PEs of its team (but `threads`).
+/// Options of a [`ContextParallel`](crate::ContextParallel), the same on all PEs of its team (but `threads` and `before_stage`).
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Who holds which tokens.
@@ -29,6 +30,22 @@ pub struct Options {
     pub heap: HeapSize,
     /// Gradient return slots a PE.
     pub return_slots: usize,
+    /// Called ahead of each stage's tiles.
+    pub before_stage: Option<StageHook>,
+}
+
+/// Is called on the compute stream ahead of each stage's tiles, with the direction and the stage. An error fails the
+/// world in this PE's name. For drills: it may fail, sleep, or end the process.
+#[derive(Clone)]
+pub struct StageHook(pub Arc<Hook>);
+
+/// What a [`StageHook`] calls.
+pub type Hook = dyn Fn(Direction, usize) -> Result<(), String> + Send + Sync;
+
+impl std::fmt::Debug for StageHook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StageHook")
+    }
 }
 
 impl Default for Options {
@@ -40,6 +57,7 @@ impl Default for Options {
             threads: 1,
             heap: HeapSize::default(),
             return_slots: 2,
+            before_stage: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Failures: one PE's words reach all.
 
-use crate::{errors, label};
+use crate::{errors, label, timeless};
 use longreach_device::sync::Mutex;
 use longreach_shmem::{Error, FailureKind, Operation, World};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ enum Ours {
 
 impl From<Error> for Ours {
     fn from(error: Error) -> Self {
-        Ours::Shmem(error.to_string())
+        Ours::Shmem(timeless(&error))
     }
 }
 
@@ -37,7 +37,8 @@ fn an_error_of_one_pe_is_the_error_of_all() {
         })
         .unwrap_err();
     assert_eq!(error, Ours::Tide, "the run's error is that of the PE to blame");
-    let theirs = Some(Ours::Shmem("PE 2 failed: the tide is out".to_owned()));
+    let theirs =
+        Some(Ours::Shmem("PE 2 failed during its program, stage 0, epoch 0: the tide is out".to_owned()));
     assert_eq!(*ends.lock().unwrap(), [theirs.clone(), theirs.clone(), Some(Ours::Tide), theirs]);
     assert!(began.elapsed() < Duration::from_secs(5), "at once");
 }
@@ -49,7 +50,10 @@ fn a_panic_reaches_all_in_its_own_words() {
         assert!(pe.number() != 0, "PE 0 has had enough");
         team.barrier()
     });
-    assert_eq!(error.to_string(), "PE 0 failed: it panicked: PE 0 has had enough");
+    assert_eq!(
+        timeless(&error),
+        "PE 0 failed during its program, stage 0, epoch 0: it panicked: PE 0 has had enough"
+    );
     assert!(
         ends[1..].iter().all(|end| { end.as_ref().is_some_and(|end| end.to_string() == error.to_string()) })
     );
@@ -66,8 +70,8 @@ fn a_failure_releases_waits_on_streams() {
         signals.wait_on(&comm, label(), 0, 1, 1, "comm", Operation::outside("test signal"))?;
         Ok(comm.synchronize()?)
     });
-    let words: Vec<_> = ends.iter().flatten().map(ToString::to_string).collect();
-    assert_eq!(words, ["PE 1 refused: not today"; 2]);
+    let words: Vec<_> = ends.iter().flatten().map(timeless).collect();
+    assert_eq!(words, ["PE 1 refused during its program, stage 0, epoch 0: not today"; 2]);
 }
 
 #[test]
@@ -109,6 +113,6 @@ fn the_first_failure_counts() {
             other => panic!("{other} after {waited}"),
         })
     });
-    assert_eq!(error.to_string(), "PE 1 refused: first");
+    assert_eq!(timeless(&error), "PE 1 refused during its program, stage 0, epoch 0: first");
     assert!(ends.iter().all(|end| { end.as_ref().is_some_and(|end| end.to_string() == error.to_string()) }));
 }

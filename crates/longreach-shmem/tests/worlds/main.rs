@@ -29,3 +29,12 @@ fn errors(
         .run(|pe| program(pe).inspect_err(|error| ends.lock().unwrap()[pe.number()] = Some(error.clone())));
     (run.expect_err("a failure"), lock(&ends).clone())
 }
+
+/// The text of an error without its seconds, which differ from run to run.
+fn timeless(error: &impl ToString) -> String {
+    let text = error.to_string();
+    match text.split_once(", after ").and_then(|(before, rest)| Some((before, rest.split_once(" s")?.1))) {
+        Some((before, after)) => format!("{before}{after}"),
+        None => text,
+    }
+}

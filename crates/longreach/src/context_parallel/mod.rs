@@ -128,7 +128,7 @@ impl Output {
 
 impl ContextParallel {
     /// Starts the streams and reserves symmetric memory. Collective over the team; all PEs give the same options
-    /// (but `threads`).
+    /// (but `threads` and `before_stage`).
     pub fn new(team: &Team, options: &Options) -> Result<Self, Error> {
         let heap = Heap::new(team, options)?;
         let timeline = team.timeline();

@@ -41,12 +41,14 @@ pub(super) fn each_stage(
         fetched.push_back(exchange.fetch(fetched.len() + 1, slot)?);
     }
     let loan = own.on(call.label(Kind::Wait, 0), &engine.compute);
+    begin(engine, call, 0)?;
     compute(0, &loan)?;
     loan.give_back(&engine.compute)?;
     let mut stage = 0;
     while let Some(pending) = fetched.pop_front() {
         stage += 1;
         let loan = pending.on(call.label(Kind::Wait, stage), &engine.compute);
+        begin(engine, call, stage)?;
         compute(stage, &loan)?;
         loan.give_back(&engine.compute)?;
         let slot = pending.reuse()?;
@@ -55,6 +57,20 @@ pub(super) fn each_stage(
             fetched.push_back(exchange.fetch(next, slot)?);
         }
     }
+    Ok(())
+}
+
+/// Queues what stands ahead of a stage's tiles: whoever asks what this PE does is told, and the caller's hook is called.
+fn begin(engine: &Engine, call: &Call, stage: usize) -> Result<(), Error> {
+    let (team, hook) = (engine.team.clone(), engine.options.before_stage.clone());
+    let (direction, operation) = (call.direction, call.operation(call.direction.name(), stage));
+    engine.compute.launch(call.label(Kind::Merge, stage), (), move |()| {
+        team.begins(operation);
+        match hook {
+            None => Ok(()),
+            Some(hook) => (*hook.0)(direction, stage).map_err(|reason| team.fail(&reason).into_fault()),
+        }
+    })?;
     Ok(())
 }
 

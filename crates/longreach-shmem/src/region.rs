@@ -1,0 +1,82 @@
+//! Memory of a PE that other PEs reach.
+
+use crate::words::Word;
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What a PE allocates in a collective call, and others reach.
+#[derive(Clone)]
+pub(crate) enum Part {
+    /// Bytes, reached by transfers.
+    Bytes(Arc<Region>),
+    /// Signal words.
+    Words(Arc<Words>),
+}
+
+/// Bytes at a fixed place.
+pub(crate) struct Region {
+    start: NonNull<u8>,
+    len: usize,
+    /// Gives the memory back when it is dropped.
+    owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the memory is reached through `copy` or as atomics only.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// # Safety
+    /// `start` must be valid for reads and writes of `len` bytes for as long as `owner` lives, whatever thread `owner`
+    /// is dropped on, and everybody must touch those bytes through `copy` or as atomics only.
+    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, owner: impl Any + Send + Sync) -> Self {
+        Self { start, len, owner: Box::new(owner) }
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What the memory belongs to, if it is an `O`.
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    pub(crate) fn owner<O: Any>(&self) -> Option<&O> {
+        self.owner.downcast_ref()
+    }
+}
+
+/// Signal words of one PE.
+pub(crate) enum Words {
+    /// In this process's own memory.
+    Own(Vec<Word>),
+    /// In memory that processes share.
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    Shared(Region),
+}
+
+impl std::ops::Deref for Words {
+    type Target = [Word];
+
+    fn deref(&self) -> &[Word] {
+        match self {
+            Words::Own(words) => words,
+            #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+            Words::Shared(region) => {
+                // SAFETY: a word is a 64-bit atomic and nothing else (`repr(transparent)`), all bit patterns are valid,
+                // the region is mapped at a page's start and all processes touch it as words only.
+                unsafe {
+                    std::slice::from_raw_parts(
+                        region.start().as_ptr().cast(),
+                        region.len() / size_of::<Word>(),
+                    )
+                }
+            }
+        }
+    }
+}
