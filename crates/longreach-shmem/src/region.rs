@@ -17,8 +17,16 @@ pub(crate) enum Part {
 /// Bytes at a fixed place.
 pub(crate) struct Region {
     start: NonNull<u8>,
+    #[cfg_attr(
+        not(all(target_os = "linux", not(any(loom, shuttle)))),
+        expect(dead_code, reason = "for processes")
+    )]
     len: usize,
     /// Gives the memory back when it is dropped.
+    #[cfg_attr(
+        not(all(target_os = "linux", not(any(loom, shuttle)))),
+        expect(dead_code, reason = "for its Drop")
+    )]
     owner: Box<dyn Any + Send + Sync>,
 }
 

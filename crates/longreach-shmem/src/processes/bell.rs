@@ -1,8 +1,8 @@
 //! A bell in shared memory: wakes the threads of another process, and sleeps without a core to burn.
 
-use longreach_device::sync::{AtomicU32, Ordering};
 #[cfg(loom)]
-use longreach_device::sync::{Condvar, Mutex};
+use longreach_device::sync::Mutex;
+use longreach_device::sync::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Looks at the condition before the thread sleeps: what comes within about a microsecond costs no system call.
@@ -20,9 +20,17 @@ pub(super) struct Bell {
     rung: AtomicU32,
     /// Threads that sleep or are about to.
     waiting: AtomicU32,
-    /// Loom has no futex: this makes one.
+    /// Loom has no futex: this says what one would do.
     #[cfg(loom)]
-    sleepers: (Mutex<()>, Condvar),
+    sleep: Mutex<Sleep>,
+}
+
+/// Of the one thread that waits in a model: whether it has gone to sleep, and was woken afterwards.
+#[cfg(loom)]
+#[derive(Debug, Default)]
+struct Sleep {
+    asleep: bool,
+    woken: bool,
 }
 
 impl Bell {
@@ -52,7 +60,8 @@ impl Bell {
         if !already {
             self.sleep(rung, timeout);
         }
-        // Relaxed: too high a count costs a system call and no more.
+        // Relaxed: too high a count costs a system call and no more. In a model, who sleeps stays asleep.
+        #[cfg(not(loom))]
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         already || ready()
     }
@@ -75,16 +84,15 @@ impl Bell {
 
     #[cfg(loom)]
     fn wake(&self) {
-        drop(longreach_device::sync::lock(&self.sleepers.0));
-        self.sleepers.1.notify_all();
+        let mut sleep = longreach_device::sync::lock(&self.sleep);
+        sleep.woken = sleep.asleep;
     }
 
     #[cfg(loom)]
-    fn sleep(&self, rung: u32, timeout: Duration) {
-        let guard = longreach_device::sync::lock(&self.sleepers.0);
-        if self.rung.load(Ordering::Acquire) == rung {
-            drop(longreach_device::sync::wait_timeout(&self.sleepers.1, guard, timeout));
-        }
+    fn sleep(&self, rung: u32, _timeout: Duration) {
+        // As the kernel does, the word is compared under the lock that a waker takes.
+        let mut sleep = longreach_device::sync::lock(&self.sleep);
+        sleep.asleep = self.rung.load(Ordering::Acquire) == rung;
     }
 }
 
@@ -94,22 +102,24 @@ mod model {
     //! `RUSTFLAGS="--cfg loom" cargo test --release -p longreach-shmem --lib`.
     use super::*;
     use crate::words::Word;
+    use longreach_device::sync::lock;
     use loom::sync::Arc;
     use loom::thread;
 
     fn wakes(ring: fn(&Bell)) {
         loom::model(move || {
-            let sleepers = (Mutex::new(()), Condvar::new());
-            let bell = Bell { rung: AtomicU32::new(0), waiting: AtomicU32::new(0), sleepers };
+            let (rung, waiting) = (AtomicU32::new(0), AtomicU32::new(0));
+            let bell = Bell { rung, waiting, sleep: Mutex::new(Sleep::default()) };
             let shared = Arc::new((bell, Word::new()));
             let theirs = shared.clone();
             let setter = thread::spawn(move || {
                 theirs.1.set(1);
                 ring(&theirs.0);
             });
-            // A ring that is lost is a thread that sleeps for ever: loom reports the deadlock.
-            while !shared.0.wait(Duration::MAX, || shared.1.load() >= 1) {}
+            shared.0.wait(Duration::MAX, || shared.1.load() >= 1);
             setter.join().unwrap();
+            let sleep = lock(&shared.0.sleep);
+            assert!(!sleep.asleep || sleep.woken, "a thread sleeps for ever");
         });
     }
 
@@ -119,12 +129,20 @@ mod model {
     }
 
     #[test]
-    #[should_panic]
+    #[should_panic(expected = "sleeps for ever")]
     fn without_the_count_of_rings_the_model_fails() {
         wakes(|bell| {
             if bell.waiting.fetch_add(0, Ordering::AcqRel) > 0 {
                 bell.wake();
             }
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "sleeps for ever")]
+    fn without_the_waiters_count_the_model_fails() {
+        wakes(|bell| {
+            bell.rung.fetch_add(1, Ordering::AcqRel);
         });
     }
 }

@@ -49,7 +49,7 @@ impl<'m> Note<'m> {
         for _ in 0..LOOKS {
             // Acquire: pairs with the last store of `write`.
             let version = self.version.load(Ordering::Acquire);
-            if version % 2 == 0 {
+            if version.is_multiple_of(2) {
                 // Relaxed: checked by the second look at the version.
                 let len = self.len.load(Ordering::Relaxed);
                 let mut text = vec![0; (len as usize).min(CAPACITY)];
