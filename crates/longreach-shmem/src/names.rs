@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 #[derive(Default)]
 struct Named {
     world: Weak<Shared>,
-    transport: &'static str,
+    transport: String,
 }
 
 static NAMED: Mutex<Option<HashMap<String, Arc<Mutex<Named>>>>> = Mutex::new(None);
@@ -20,7 +20,7 @@ static NAMED: Mutex<Option<HashMap<String, Arc<Mutex<Named>>>>> = Mutex::new(Non
 pub(crate) fn named(
     name: &str,
     pes: usize,
-    transport: &'static str,
+    transport: &str,
     make: impl FnOnce() -> Result<World, Error>,
 ) -> Result<World, Error> {
     let place = {
@@ -34,13 +34,13 @@ pub(crate) fn named(
             let text = |pes: usize, transport: &str| format!("{pes} PEs as {transport}");
             return Err(Error::WorldExists {
                 name: name.to_owned(),
-                have: text(shared.pes, place.transport),
+                have: text(shared.pes, &place.transport),
                 asked: text(pes, transport),
             });
         }
         return Ok(World { shared });
     }
     let world = make()?;
-    *place = Named { world: Arc::downgrade(&world.shared), transport };
+    *place = Named { world: Arc::downgrade(&world.shared), transport: transport.to_owned() };
     Ok(world)
 }

@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) teams: AtomicU64,
     /// Runs that have begun, the number of the one that is running.
     runs: AtomicU64,
+    /// Where [`World::with_deadline`] has not been called.
+    usual_deadline: Duration,
     deadline: OnceLock<Duration>,
     pub(crate) origin: Instant,
 }
@@ -51,6 +53,7 @@ impl World {
         transport: Arc<dyn Transport>,
         membership: impl Any + Send + Sync,
         origin: Instant,
+        deadline: Duration,
     ) -> Self {
         let shared = Shared {
             pes,
@@ -58,6 +61,7 @@ impl World {
             _membership: Box::new(membership),
             teams: AtomicU64::new(0),
             runs: AtomicU64::new(0),
+            usual_deadline: deadline,
             deadline: OnceLock::new(),
             origin,
         };
@@ -69,7 +73,7 @@ impl World {
         if pes == 0 {
             return Err(Error::NoPes);
         }
-        Ok(Self::new(pes, Arc::new(Threads::new(pes)), (), Instant::now()))
+        Ok(Self::new(pes, Arc::new(Threads::new(pes)), (), Instant::now(), DEFAULT_DEADLINE))
     }
 
     /// The world called `name` of PEs that are threads of this process; it is made at the first call. Asking for it
@@ -97,19 +101,20 @@ impl World {
         if pe >= pes {
             return Err(rendezvous.error(format!("this process is PE {pe}, the world has PEs 0..{pes}")));
         }
-        named(world, *pes, "processes", || {
+        named(world, *pes, &format!("processes, this one PE {pe}"), || {
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
             {
                 let (transport, membership, origin) = crate::processes::join(rendezvous)?;
-                Ok(Self::new(*pes, transport, membership, origin).with_deadline(rendezvous.deadline))
+                Ok(Self::new(*pes, transport, membership, origin, rendezvous.deadline))
             }
             #[cfg(not(all(target_os = "linux", not(any(loom, shuttle)))))]
             Err(rendezvous.error("PEs that are processes need Linux: use World::threads".to_owned()))
         })
     }
 
-    /// Bounds how long a PE that is waited for may be without progress (60 s where this is not called). Takes
-    /// effect once; must be called before [`World::run`].
+    /// Bounds how long a PE that is waited for may be without progress. Where this is not called, it is 60 s for
+    /// threads, and the rendezvous's deadline for processes, which all give the same. Takes effect once; must be
+    /// called before [`World::run`].
     pub fn with_deadline(self, deadline: Duration) -> Self {
         // A second call changes nothing: PEs of a running world must agree on the deadline.
         let _ = self.shared.deadline.set(deadline);
@@ -309,7 +314,7 @@ impl Shared {
     }
 
     fn deadline(&self) -> Duration {
-        *self.deadline.get().unwrap_or(&DEFAULT_DEADLINE)
+        *self.deadline.get().unwrap_or(&self.usual_deadline)
     }
 
     /// Blocks `stream` of PE `pe` until `ready`, the world's failure, or the deadline.

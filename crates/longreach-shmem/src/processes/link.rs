@@ -71,7 +71,9 @@ impl Link {
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let received = loop {
             match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-                Err(Errno::INTR) => {}
+                // A reset says that the other end is gone with messages unread. What it has sent comes all the same,
+                // and then the end.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(Errno::AGAIN) => return Received::Nothing,
                 Err(_) => return Received::Closed,
                 Ok(received) => break received,

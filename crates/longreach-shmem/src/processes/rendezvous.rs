@@ -24,8 +24,10 @@ use std::time::{Duration, Instant};
 const TAKEN: Duration = Duration::from_secs(1);
 /// A connection that says nothing is closed after this long.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Connections that have not said yet who they are.
+/// Connections that have not said yet who they are; the oldest has to go.
 const STRANGERS: usize = 256;
+/// Connections accepted at a time: few enough beside `STRANGERS` that each is heard before it has to go.
+const ACCEPTED: usize = 64;
 /// How often a late PE 0 is tried for, and the deadline is looked at.
 const LOOK: Duration = Duration::from_millis(20);
 /// PE 0's reasons get this much longer than the deadline to come.
@@ -169,7 +171,8 @@ impl<'r> Host<'r> {
     }
 
     fn accept(&mut self) {
-        while let Ok(socket) = accept_with(&self.socket, SOCKET.2) {
+        for _ in 0..ACCEPTED {
+            let Ok(socket) = accept_with(&self.socket, SOCKET.2) else { return };
             // Another user's process is not worth an answer.
             if let Ok(pid) = same_user(&socket) {
                 if self.strangers.len() == STRANGERS {
