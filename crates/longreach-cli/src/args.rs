@@ -1,9 +1,13 @@
 //! Arguments as typed. What they mean together is decided in [`crate::request`].
 
 use crate::error::Error;
+#[cfg(unix)]
+use crate::launch::MOST_PES;
 use crate::values::{Memory, Window, layout, stages};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use longreach::{Layout, Stages};
+#[cfg(unix)]
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +25,11 @@ pub struct Cli {
 pub enum Command {
     /// Compute attention over the q, k and v of a file with several PEs
     Attend(Box<AttendArgs>),
+    /// Run a program as several PEs, each a process
+    #[cfg(unix)]
+    Launch(LaunchArgs),
+    /// Tell what this machine offers, what is missing and what brings it
+    Doctor(DoctorArgs),
     /// Measure
     #[command(subcommand, arg_required_else_help = false)]
     Bench(BenchCommand),
@@ -157,6 +166,26 @@ pub struct AttendArgs {
     pub json: bool,
 }
 
+/// Arguments of `longreach doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `longreach launch`.
+#[cfg(unix)]
+#[derive(Args, Debug)]
+pub struct LaunchArgs {
+    /// Processing elements
+    #[arg(short = 'n', long, value_name = "N", value_parser = launched, allow_hyphen_values = true)]
+    pub pes: usize,
+    /// The program, by path or by its name in PATH, and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
 /// Arguments of `longreach bench attention`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
@@ -206,6 +235,14 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if n >= 1 => Ok(n),
         _ => Err("expected a whole number, at least 1".to_owned()),
+    }
+}
+
+#[cfg(unix)]
+fn launched(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=MOST_PES).contains(&n) => Ok(n),
+        _ => Err(format!("expected a whole number from 1 to {MOST_PES}")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::AttendArgs;
 use crate::check::{self, Row};
-use crate::error::{Error, one_line, status};
+use crate::error::{Error, complain, status};
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::report::Report;
@@ -12,7 +12,6 @@ use crate::run::{self, Planned, Way};
 use crate::{stdout, trace};
 use longreach::reference;
 use longreach_kernels::DType;
-use std::io::Write;
 use std::path::Path;
 
 /// Computes what was asked for; returns the exit status.
@@ -57,11 +56,6 @@ pub fn attend(args: AttendArgs) -> Result<u8, Error> {
     }
     complain(&format!("{} not within the accuracy rule", failed.join(", ")));
     Ok(status::CHECK_FAILED)
-}
-
-fn complain(text: &str) {
-    // The exit status tells it even where stderr cannot.
-    let _ = writeln!(std::io::stderr().lock(), "{}", one_line(&format!("error: {text}")));
 }
 
 /// Errors against float64, beside those of the same engine on one PE.

@@ -1,5 +1,6 @@
 //! What can go wrong, and the exit status that it ends in.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 /// A failure that ends the program.
@@ -34,8 +35,6 @@ pub mod status {
     pub const BAD_REQUEST: u8 = 2;
     /// A PE failed, memory ran out or a deadline passed.
     pub const RUN_FAILED: u8 = 3;
-    /// Interrupted by a signal.
-    pub const INTERRUPTED: u8 = 130;
 }
 
 impl Error {
@@ -56,6 +55,12 @@ impl Error {
     pub fn line(&self) -> String {
         one_line(&format!("error: {self}"))
     }
+}
+
+/// Says on stderr, in one line, what went wrong but did not end in an [`Error`].
+pub fn complain(text: &str) {
+    // Where stderr cannot be written, the exit status still tells it.
+    let _ = writeln!(std::io::stderr().lock(), "{}", one_line(&format!("error: {text}")));
 }
 
 /// `text` with line breaks as spaces and other control characters escaped, so that it stays one line and

@@ -1,28 +1,43 @@
 //! An interrupt ends the program with its own status and leaves no half-written file.
 
-use crate::error::{Error, status};
+#[cfg(unix)]
+mod signals;
+
+use crate::error::Error;
+#[cfg(unix)]
+pub use signals::deliver;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The file that is being written, if any.
 static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
+/// SIGINT's number on systems that have one: the status of an interrupted program is 128 above it everywhere.
+#[cfg(not(unix))]
+const INTERRUPT: i32 = 2;
+
 fn unfinished() -> MutexGuard<'static, Option<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes an interrupt remove the unfinished file and end the process.
+/// Makes an interrupt remove the unfinished file and end the process, with 128 and the signal's number.
 ///
-/// The process ends from the handler's thread: everything that longreach shares is memory of this process.
+/// Call it on the main thread before there are others.
 pub fn install() -> Result<(), Error> {
-    ctrlc::set_handler(|| {
-        if let Some(path) = unfinished().take() {
-            // The process ends either way, and a file that is already gone is what is wanted.
-            let _ = std::fs::remove_file(path);
-        }
-        std::process::exit(i32::from(status::INTERRUPTED));
-    })
-    .map_err(|error| Error::Run(format!("cannot listen for interrupts: {error}")))
+    #[cfg(unix)]
+    let listening = signals::listen();
+    #[cfg(not(unix))]
+    let listening = ctrlc::set_handler(|| end(INTERRUPT));
+    listening.map_err(|error| Error::Run(format!("cannot listen for interrupts: {error}")))
+}
+
+/// Ends the process for `signal`, from whatever thread learns of it.
+fn end(signal: i32) -> ! {
+    if let Some(path) = unfinished().take() {
+        // The process ends either way, and a file that is already gone is what is wanted.
+        let _ = std::fs::remove_file(path);
+    }
+    std::process::exit(128 + signal);
 }
 
 /// Marks a file as unfinished while it lives.

@@ -5,12 +5,15 @@ mod attend;
 mod bands_file;
 mod bench;
 mod check;
+mod doctor;
 mod documents;
 mod dout;
 mod error;
 mod file;
 mod input;
 mod interrupt;
+#[cfg(unix)]
+mod launch;
 mod mask;
 mod measure;
 mod output;
@@ -47,6 +50,9 @@ fn program() -> Result<u8, Error> {
     interrupt::install()?;
     match cli.command {
         Command::Attend(args) => attend::attend(*args),
+        Command::Doctor(args) => doctor::doctor(args),
+        #[cfg(unix)]
+        Command::Launch(args) => launch::command::launch(args),
         Command::Bench(BenchCommand::Attention(args)) => bench::attention(args),
     }
 }

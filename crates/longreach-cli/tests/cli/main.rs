@@ -2,7 +2,12 @@
 
 mod arguments;
 mod attend;
+mod doctor;
 mod files;
+#[cfg(unix)]
+mod launch;
+#[cfg(unix)]
+mod left;
 mod process;
 mod runs;
 mod support;

@@ -33,7 +33,14 @@ fn an_output_that_is_full_is_an_error() {
 
 #[cfg(unix)]
 #[test]
-fn an_interrupt_ends_the_program_with_130() {
+fn a_signal_ends_the_program_with_128_and_its_number() {
+    for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        interrupted(signal, status);
+    }
+}
+
+#[cfg(unix)]
+fn interrupted(signal: &str, status: i32) {
     use std::io::{BufRead, BufReader};
     let folder = Folder::new();
     let out = text(&folder.path("out"));
@@ -47,10 +54,13 @@ fn an_interrupt_ends_the_program_with_130() {
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("PEs"), "{line}");
-    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let killed = std::process::Command::new("kill")
+        .args([&format!("-{signal}"), &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(output.status.code(), Some(status));
     assert!(output.stdout.is_empty());
     assert_eq!(folder.names(), [] as [&str; 0]);
 }
