@@ -97,7 +97,7 @@ pub struct AttendArgs {
     #[arg(value_name = "INPUT")]
     pub input: PathBuf,
     /// Processing elements
-    #[arg(long, value_name = "N", default_value = "2", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value = "2", value_parser = world_size, allow_hyphen_values = true)]
     pub pes: usize,
     /// How bytes travel between PEs
     #[arg(long, value_enum, default_value = "threads")]
@@ -207,7 +207,7 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub mask: MaskArgs,
     /// Processing elements
-    #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = world_size, allow_hyphen_values = true)]
     pub pes: usize,
     /// Compute threads a PE [default: cores / pes, at least 1]
     #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
@@ -243,6 +243,13 @@ fn launched(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if (1..=MOST_PES).contains(&n) => Ok(n),
         _ => Err(format!("expected a whole number from 1 to {MOST_PES}")),
+    }
+}
+
+fn world_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=longreach::MOST_PES).contains(&n) => Ok(n),
+        _ => Err(format!("expected a whole number from 1 to {}", longreach::MOST_PES)),
     }
 }
 
@@ -313,7 +320,7 @@ mod tests {
         };
         assert_eq!(
             text(&["x", "--pes", "0"]),
-            "invalid value '0' for '--pes <N>': expected a whole number, at least 1"
+            "invalid value '0' for '--pes <N>': expected a whole number from 1 to 1024"
         );
         assert_eq!(text(&["x", "--bakward"]), "unexpected argument '--bakward' found");
         assert_eq!(text(&[]), "the following required arguments were not provided: <INPUT>");

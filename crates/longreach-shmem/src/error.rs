@@ -1,6 +1,7 @@
 //! The errors of this crate.
 
 use crate::failure::Failure;
+use crate::world::MOST_PES;
 use std::sync::Arc;
 
 /// An error of symmetric memory.
@@ -13,9 +14,12 @@ pub enum Error {
     /// An error of the device.
     #[error("{0}")]
     Device(longreach_device::Error),
-    /// A world of no PEs was asked for.
-    #[error("a world of 0 PEs was asked for: it needs at least 1")]
-    NoPes,
+    /// A world of no PEs, or of too many, was asked for.
+    #[error("a world of {pes} PEs was asked for: it has from 1 to {MOST_PES}")]
+    WorldSize {
+        /// PEs that were asked for.
+        pes: usize,
+    },
     /// A thread of a PE could not be started.
     #[error("the thread of PE {pe} could not be started: {reason}")]
     NoThread {

@@ -53,4 +53,4 @@ pub use failure::{Failure, FailureKind, Operation};
 pub use signals::Signals;
 pub use symmetric::Symmetric;
 pub use team::Team;
-pub use world::{Pe, World};
+pub use world::{MOST_PES, Pe, World};

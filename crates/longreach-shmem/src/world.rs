@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 /// A PE that is waited for may be without progress for this long, where nothing else is said.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 
+/// A world has at most so many PEs. Each looks at every other's publications, and has words for it in its memory: with
+/// more on one machine all time goes there, and a number like this is a mistake.
+pub const MOST_PES: usize = 1024;
+
 /// A PE whose program has ended may still have signals under way for this long.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -70,9 +74,7 @@ impl World {
 
     /// A new world of `pes` PEs without a name, each a thread of this process; each call makes another one.
     pub fn threads(pes: usize) -> Result<Self, Error> {
-        if pes == 0 {
-            return Err(Error::NoPes);
-        }
+        check_size(pes)?;
         Ok(Self::new(pes, Arc::new(Threads::new(pes)), (), Instant::now(), DEFAULT_DEADLINE))
     }
 
@@ -95,9 +97,7 @@ impl World {
     /// where the operating system is not Linux.
     pub fn join(rendezvous: &Rendezvous) -> Result<Self, Error> {
         let Rendezvous { world, pe, pes, .. } = rendezvous;
-        if *pes == 0 {
-            return Err(Error::NoPes);
-        }
+        check_size(*pes)?;
         if pe >= pes {
             return Err(rendezvous.error(format!("this process is PE {pe}, the world has PEs 0..{pes}")));
         }
@@ -221,6 +221,10 @@ impl World {
         let place = errors.iter().position(|(pe, _)| *pe == blamed).unwrap_or(0);
         Err(errors.swap_remove(place).1)
     }
+}
+
+fn check_size(pes: usize) -> Result<(), Error> {
+    if (1..=MOST_PES).contains(&pes) { Ok(()) } else { Err(Error::WorldSize { pes }) }
 }
 
 #[cfg(not(shuttle))]

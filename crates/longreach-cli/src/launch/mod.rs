@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use supervise::supervise;
 
 /// Most PEs of a launch.
-pub const MOST_PES: usize = 4096;
+pub const MOST_PES: usize = longreach::MOST_PES;
 
 /// What becomes of what the PEs print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,11 @@ fn input(metadata: &str) -> (Folder, std::path::PathBuf) {
 fn values_that_an_argument_does_not_take() {
     let (folder, path) = input("");
     for (args, parts) in [
-        (&["--pes", "0"][..], &["'0'", "--pes", "at least 1"][..]),
+        (&["--pes", "0"][..], &["'0'", "--pes", "from 1 to 1024"][..]),
         (&["--pes", "-1"], &["'-1'", "--pes"]),
         (&["--pes", "two"], &["'two'", "--pes"]),
         (&["--pes", "1.5"], &["'1.5'", "--pes"]),
+        (&["--pes", "10000"], &["'10000'", "from 1 to 1024"]),
         (&["--pes", "99999999999999999999"], &["--pes"]),
         (&["--pes"], &["--pes"]),
         (&["--threads", "0"], &["'0'", "--threads"]),

@@ -71,8 +71,8 @@ fn arguments_and_standard_input_are_the_programs_own() {
 #[test]
 fn what_cannot_be_launched_is_refused() {
     let refused = |args: &[&str], parts: &[&str]| longreach([&["launch"], args].concat()).refused(parts);
-    refused(&["-n", "0", "--", "true"], &["'0'", "--pes", "from 1 to 4096"]);
-    refused(&["-n", "4097", "true"], &["'4097'", "from 1 to 4096"]);
+    refused(&["-n", "0", "--", "true"], &["'0'", "--pes", "from 1 to 1024"]);
+    refused(&["-n", "1025", "true"], &["'1025'", "from 1 to 1024"]);
     refused(&["-n", "two", "true"], &["'two'"]);
     refused(&["-n", "2"], &["PROGRAM"]);
     refused(&["true"], &["--pes"]);

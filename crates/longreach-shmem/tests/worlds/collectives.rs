@@ -83,7 +83,10 @@ fn b21_a_named_world_is_one_world() {
     assert_ne!(World::threads(2).unwrap().origin(), first.origin());
     drop((first, again));
     assert_eq!(World::named_threads("b21", 3).unwrap().pes(), 3, "the name is free again");
-    assert!(matches!(World::threads(0).map(drop), Err(Error::NoPes)));
+    for pes in [0, longreach_shmem::MOST_PES + 1] {
+        let error = World::threads(pes).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), format!("a world of {pes} PEs was asked for: it has from 1 to 1024"));
+    }
 }
 
 #[test]
