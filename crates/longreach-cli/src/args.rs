@@ -1,11 +1,10 @@
 //! Arguments as typed. What they mean together is decided in [`crate::request`].
 
 use crate::error::Error;
-#[cfg(unix)]
-use crate::launch::MOST_PES;
+use crate::inject::Fault;
 use crate::values::{Memory, Window, layout, stages};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use longreach::{Layout, Stages};
+use longreach::{Layout, MOST_PES, Stages};
 #[cfg(unix)]
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -47,6 +46,8 @@ pub enum BenchCommand {
 pub enum Transport {
     /// The PEs are threads of this process.
     Threads,
+    /// Each PE is a process of its own.
+    Processes,
 }
 
 impl Transport {
@@ -54,6 +55,7 @@ impl Transport {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Threads => "threads",
+            Self::Processes => "processes",
         }
     }
 }
@@ -96,9 +98,9 @@ pub struct AttendArgs {
     /// A safetensors file with q [B, Sq, Hq, Dqk], k [B, Skv, Hkv, Dqk] and v [B, Skv, Hkv, Dv]
     #[arg(value_name = "INPUT")]
     pub input: PathBuf,
-    /// Processing elements
-    #[arg(long, value_name = "N", default_value = "2", value_parser = world_size, allow_hyphen_values = true)]
-    pub pes: usize,
+    /// Processing elements [default: 2, or those of the launcher that started this process]
+    #[arg(long, value_name = "N", value_parser = world_size, allow_hyphen_values = true)]
+    pub pes: Option<usize>,
     /// How bytes travel between PEs
     #[arg(long, value_enum, default_value = "threads")]
     pub transport: Transport,
@@ -108,15 +110,9 @@ pub struct AttendArgs {
     /// Who holds what: zigzag, contiguous or striped[:BLOCK]
     #[arg(long, value_name = "LAYOUT", default_value = "zigzag", value_parser = layout)]
     pub layout: Layout,
-    /// Fetched stages, or auto
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "auto",
-        value_parser = stages,
-        allow_hyphen_values = true
-    )]
-    pub stages: Stages,
+    /// Fetched stages, or auto [default: auto; with --inject one less than PEs, at least 1]
+    #[arg(long, value_name = "N", value_parser = stages, allow_hyphen_values = true)]
+    pub stages: Option<Stages>,
     /// Bound on symmetric and scratch memory a PE, in bytes (suffixes KiB, MiB, GiB)
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     pub memory: Option<Memory>,
@@ -161,6 +157,9 @@ pub struct AttendArgs {
     /// Longest time without progress of a PE that another waits for
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, allow_hyphen_values = true)]
     pub deadline: Duration,
+    /// For drills: KIND@pe=N,forward|backward,stage=N with KIND kill, fail or stall (and seconds=X)
+    #[arg(long, value_name = "FAULT")]
+    pub inject: Option<Fault>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -179,7 +178,7 @@ pub struct DoctorArgs {
 #[derive(Args, Debug)]
 pub struct LaunchArgs {
     /// Processing elements
-    #[arg(short = 'n', long, value_name = "N", value_parser = launched, allow_hyphen_values = true)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = world_size, allow_hyphen_values = true)]
     pub pes: usize,
     /// The program, by path or by its name in PATH, and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
@@ -238,18 +237,10 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-#[cfg(unix)]
-fn launched(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if (1..=MOST_PES).contains(&n) => Ok(n),
-        _ => Err(format!("expected a whole number from 1 to {MOST_PES}")),
-    }
-}
-
 fn world_size(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(n) if (1..=longreach::MOST_PES).contains(&n) => Ok(n),
-        _ => Err(format!("expected a whole number from 1 to {}", longreach::MOST_PES)),
+        Ok(n) if (1..=MOST_PES).contains(&n) => Ok(n),
+        _ => Err(format!("expected a whole number from 1 to {}", MOST_PES)),
     }
 }
 

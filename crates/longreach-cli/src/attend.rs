@@ -3,34 +3,98 @@
 use crate::args::AttendArgs;
 use crate::check::{self, Row};
 use crate::error::{Error, complain, status};
+use crate::failed::{self, Guard};
+#[cfg(unix)]
+use crate::launch;
 use crate::output::{self, Output};
+use crate::place::Place;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::request::{Problem, Request, threads_of};
-use crate::results::Results;
+use crate::results::{Results, Runs};
 use crate::run::{self, Planned, Way};
 use crate::{stdout, trace};
-use longreach::reference;
+use longreach::{Rendezvous, World, reference};
 use longreach_kernels::DType;
 use std::path::Path;
 
 /// Computes what was asked for; returns the exit status.
 pub fn attend(args: AttendArgs) -> Result<u8, Error> {
-    let request = Request::new(args)?;
+    let (place, pes) = Place::of(&args)?;
+    let request = Request::new(args, pes)?;
     let problem = &request.problem;
     // Refused before a first line of progress: an error that could be foreseen stands alone.
-    let planned = Planned::new(problem, &Way::asked(problem, request.repeat))?;
-    let progress = Progress::new();
+    let way = Way { fault: request.fault.clone(), ..Way::asked(problem, request.repeat) };
+    let planned = Planned::new(problem, &way)?;
+    if let Some(fault) = &request.fault {
+        fault.check(planned.plan(), problem.transport, problem.dout.is_some())?;
+    }
+    let world = match &place {
+        #[cfg(unix)]
+        Place::Children => return launch::own::launch(pes, request.json),
+        Place::Threads => World::threads(pes).map_err(|error| Error::Run(error.to_string()))?,
+        Place::Pe(rendezvous) => join(rendezvous, request.json)?,
+    };
+    let world = world.with_deadline(problem.deadline);
+    let tells = world.own().is_none_or(|own| own == 0);
+    let progress = if tells { Progress::new() } else { Progress::hidden() };
+    match compute(&request, &planned, &world, &progress)? {
+        Computed::Here(runs) => finish(&request, &runs, &progress),
+        Computed::AtPe0 => Ok(status::DONE),
+        Computed::Failed(status) => Ok(status),
+    }
+}
 
+/// The world that this process is a PE of. Collective.
+fn join(rendezvous: &Rendezvous, json: bool) -> Result<World, Error> {
+    World::join(rendezvous).or_else(|error| {
+        if json && rendezvous.pe == 0 {
+            failed::print_unmet(rendezvous.deadline)?;
+        }
+        Err(Error::Run(format!("PE {}: {error}", rendezvous.pe)))
+    })
+}
+
+/// How the PEs' work has ended.
+enum Computed {
+    /// The results are in this process.
+    Here(Box<Runs>),
+    /// They are in the process of PE 0.
+    AtPe0,
+    /// A PE has failed, which has been told; the status to end with.
+    Failed(u8),
+}
+
+fn compute(
+    request: &Request,
+    planned: &Planned,
+    world: &World,
+    progress: &Progress,
+) -> Result<Computed, Error> {
+    let problem = &request.problem;
     let passes = if problem.dout.is_some() { "forward and backward" } else { "forward" };
     let what = format!("{passes} on {} PEs x {} threads", problem.pes, problem.threads);
-    let runs = progress.step(&what, || planned.run(&progress))?;
+    let guard = Guard::new(world, request.fault.clone(), request.json)?;
+    let runs = progress.step(&what, || planned.run(world, progress));
+    let failed = if runs.is_err() { guard.tell()? } else { None };
+    drop(guard);
+    match (runs, failed) {
+        (Ok(Some(runs)), _) => Ok(Computed::Here(Box::new(runs))),
+        (Ok(None), _) => Ok(Computed::AtPe0),
+        (Err(_), Some(status)) => Ok(Computed::Failed(status)),
+        (Err(error), None) => Err(Error::Run(error.to_string())),
+    }
+}
+
+/// Checks, writes and prints the results, as was asked for; returns the exit status.
+fn finish(request: &Request, runs: &Runs, progress: &Progress) -> Result<u8, Error> {
+    let problem = &request.problem;
     if let Some((number, tensor)) = runs.difference {
         complain(&format!("run {number} of {} differs from run 1 in {tensor}", request.repeat));
         return Ok(status::CHECK_FAILED);
     }
 
-    let rows = if request.check { Some(compare(problem, &runs.results, &progress)?) } else { None };
+    let rows = if request.check { Some(compare(problem, &runs.results, progress)?) } else { None };
     if let Some((path, dtype)) = &request.out {
         progress.step("writing the results", || write(path, *dtype, problem, &runs.results))?;
     }

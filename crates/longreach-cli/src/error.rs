@@ -50,17 +50,14 @@ impl Error {
             Self::Run(_) => ExitCode::from(status::RUN_FAILED),
         }
     }
-
-    /// The message as one line, whatever bytes the user's values hold.
-    pub fn line(&self) -> String {
-        one_line(&format!("error: {self}"))
-    }
 }
 
 /// Says on stderr, in one line, what went wrong but did not end in an [`Error`].
 pub fn complain(text: &str) {
-    // Where stderr cannot be written, the exit status still tells it.
-    let _ = writeln!(std::io::stderr().lock(), "{}", one_line(&format!("error: {text}")));
+    // In one piece, as other processes may write to the same place. Where stderr cannot be written, the exit status
+    // still tells it.
+    let line = one_line(&format!("error: {text}")) + "\n";
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// `text` with line breaks as spaces and other control characters escaped, so that it stays one line and
@@ -95,17 +92,17 @@ mod tests {
     #[test]
     fn a_message_is_one_line_whatever_the_value_holds() {
         let error = Error::bad("--documents", "0,\n5\x1b[2J", "not a number");
-        assert_eq!(error.line(), "error: --documents 0, 5\\u{1b}[2J: not a number");
+        assert_eq!(one_line(&error.to_string()), "--documents 0, 5\\u{1b}[2J: not a number");
     }
 
     #[test]
     fn a_long_value_is_cut_at_a_character() {
-        let line = Error::bad("--bands", "ä".repeat(5000), "no such file").line();
-        assert_eq!(line, format!("error: --bands {}...: no such file", "ä".repeat(200)));
+        let line = Error::bad("--bands", "ä".repeat(5000), "no such file").to_string();
+        assert_eq!(line, format!("--bands {}...: no such file", "ä".repeat(200)));
     }
 
     #[test]
     fn an_empty_value_is_visible() {
-        assert_eq!(Error::bad("--scale", "", "not a number").line(), "error: --scale '': not a number");
+        assert_eq!(Error::bad("--scale", "", "not a number").to_string(), "--scale '': not a number");
     }
 }

@@ -1,4 +1,4 @@
-//! An interrupt ends the program with its own status and leaves no half-written file.
+//! An interrupt ends the program with its own status, leaves its world, and leaves no half-written file.
 
 #[cfg(unix)]
 mod signals;
@@ -31,13 +31,15 @@ pub fn install() -> Result<(), Error> {
     listening.map_err(|error| Error::Run(format!("cannot listen for interrupts: {error}")))
 }
 
-/// Ends the process for `signal`, from whatever thread learns of it.
+/// Ends the process for `signal`, from whatever thread learns of it. Where its world has failed before, that is what
+/// it ends for.
 fn end(signal: i32) -> ! {
     if let Some(path) = unfinished().take() {
         // The process ends either way, and a file that is already gone is what is wanted.
         let _ = std::fs::remove_file(path);
     }
-    std::process::exit(128 + signal);
+    let told = crate::failed::leave();
+    std::process::exit(told.map_or(128 + signal, i32::from));
 }
 
 /// Marks a file as unfinished while it lives.

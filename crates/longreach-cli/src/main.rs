@@ -9,7 +9,9 @@ mod doctor;
 mod documents;
 mod dout;
 mod error;
+mod failed;
 mod file;
+mod inject;
 mod input;
 mod interrupt;
 #[cfg(unix)]
@@ -17,6 +19,8 @@ mod launch;
 mod mask;
 mod measure;
 mod output;
+mod part;
+mod place;
 mod progress;
 mod report;
 mod request;
@@ -31,15 +35,13 @@ mod values;
 
 use args::{BenchCommand, Command};
 use error::Error;
-use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match program() {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            // Where stderr cannot be written, the exit status still tells it.
-            let _ = writeln!(std::io::stderr().lock(), "{}", error.line());
+            error::complain(&error.to_string());
             error.status()
         }
     }

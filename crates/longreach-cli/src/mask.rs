@@ -166,7 +166,7 @@ mod tests {
             (8, Some("0,3,8"), Some("0,8"), "--kv-documents 0,8: has 1 documents in batch row 0, expected 2"),
             (8, Some("0,8"), Some("0,8;0,1,8"), "has 2 documents in batch row 1, expected 1"),
         ] {
-            let error = mask(q_len, documents, kv_documents).unwrap_err().line();
+            let error = mask(q_len, documents, kv_documents).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -186,7 +186,7 @@ mod tests {
             file.write_all(b"half")?;
             Err(std::io::Error::other("disk full"))
         });
-        assert!(error.unwrap_err().line().ends_with("cannot be written: disk full"));
+        assert!(error.unwrap_err().to_string().ends_with("cannot be written: disk full"));
         assert_eq!(std::fs::read(&path).unwrap(), b"before");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -11,6 +11,7 @@ type Status = Box<dyn Fn() -> String + Send>;
 /// Reports steps; a step's line is finished with the time that it took.
 pub struct Progress {
     start: Instant,
+    shown: bool,
     /// On a terminal a step's line is written anew; elsewhere lines only follow each other.
     terminal: bool,
     status: Mutex<Option<Status>>,
@@ -19,11 +20,20 @@ pub struct Progress {
 impl Progress {
     /// Starts the clock.
     pub fn new() -> Self {
-        Self { start: Instant::now(), terminal: std::io::stderr().is_terminal(), status: Mutex::new(None) }
+        let terminal = std::io::stderr().is_terminal();
+        Self { start: Instant::now(), shown: true, terminal, status: Mutex::new(None) }
+    }
+
+    /// Shows nothing: another process does.
+    pub fn hidden() -> Self {
+        Self { shown: false, ..Self::new() }
     }
 
     /// Runs a step under a line that says what it is.
     pub fn step<T>(&self, what: &str, work: impl FnOnce() -> T) -> T {
+        if !self.shown {
+            return work();
+        }
         let begin = Instant::now();
         self.line(&format!("{what} ..."), false);
         let (working, ended) = channel::<()>();

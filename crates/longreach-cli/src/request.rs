@@ -4,6 +4,7 @@
 use crate::args::{AttendArgs, OutDtype, Transport};
 use crate::dout::dout;
 use crate::error::Error;
+use crate::inject::Fault;
 use crate::input::{Input, Sizes};
 use crate::mask::{Asked, Lengths};
 use crate::output::check_path;
@@ -62,13 +63,15 @@ pub struct Request {
     pub repeat: usize,
     /// Where the trace is written.
     pub trace: Option<PathBuf>,
+    /// A fault on purpose.
+    pub fault: Option<Fault>,
     /// One JSON object in place of tables.
     pub json: bool,
 }
 
 impl Request {
-    /// Checks the arguments against the files and against each other.
-    pub fn new(args: AttendArgs) -> Result<Self, Error> {
+    /// Checks the arguments, for a run of `pes` PEs, against the files and against each other.
+    pub fn new(args: AttendArgs, pes: usize) -> Result<Self, Error> {
         let input = Input::open(&args.input)?;
         let sizes = input.sizes;
         let lengths = Lengths { batch: sizes.batch, q_len: sizes.q_len, kv_len: sizes.kv_len };
@@ -102,6 +105,9 @@ impl Request {
             OutDtype::Input => sizes.dtype,
             OutDtype::F32 => DType::F32,
         };
+        // A fault can strike between any two owners' rows.
+        let usual_stages =
+            if args.inject.is_some() { Stages::Exactly((pes - 1).max(1)) } else { Stages::Auto };
         Ok(Self {
             problem: Problem {
                 q: input.q,
@@ -112,11 +118,11 @@ impl Request {
                 mask,
                 bands,
                 scale,
-                pes: args.pes,
+                pes,
                 transport: args.transport,
-                threads: args.threads.unwrap_or_else(|| threads_of(args.pes)),
+                threads: args.threads.unwrap_or_else(|| threads_of(pes)),
                 layout: args.layout,
-                stages: args.stages,
+                stages: args.stages.unwrap_or(usual_stages),
                 memory: args.memory.map(|memory| memory.0),
                 deadline: args.deadline,
             },
@@ -124,6 +130,7 @@ impl Request {
             out: args.out.map(|path| (path, out_dtype)),
             repeat: args.repeat,
             trace: args.trace,
+            fault: args.inject,
             json: args.json,
         })
     }

@@ -1,14 +1,18 @@
 //! Runs a problem on the engine: shards it, makes the calls, and puts the parts together again.
 
 use crate::error::Error;
-use crate::measure::{Called, measured, spans};
+use crate::inject::Fault;
+use crate::measure::{Called, Timed, measured, spans};
+use crate::part::Part;
 use crate::progress::Progress;
 use crate::request::Problem;
 use crate::results::{Results, Runs, difference};
 use longreach::{
-    Attention, ContextParallel, Dims, HeapSize, Layout, Need, Options, Pe, Shards, Stages, Tensor, World,
+    Attention, ContextParallel, Dims, HeapSize, Layout, Need, Options, Pe, Plan, Shards, Stages, Team,
+    Tensor, World,
 };
 use longreach_plan as plan;
+use std::sync::Arc;
 
 /// How a problem is run.
 #[derive(Clone, Debug)]
@@ -19,6 +23,8 @@ pub struct Way {
     pub options: Options,
     /// Equal runs.
     pub repeat: usize,
+    /// A fault on purpose.
+    pub fault: Option<Fault>,
 }
 
 impl Way {
@@ -31,20 +37,23 @@ impl Way {
             threads: problem.threads,
             ..Options::default()
         };
-        Self { pes: problem.pes, options, repeat }
+        Self { pes: problem.pes, options, repeat, fault: None }
     }
 
     /// On one PE with the whole sequence in order: what others are compared with.
     pub fn one_device(threads: usize) -> Self {
         let options =
             Options { layout: Layout::Contiguous, stages: Stages::Exactly(1), threads, ..Options::default() };
-        Self { pes: 1, options, repeat: 1 }
+        Self { pes: 1, options, repeat: 1, fault: None }
     }
 }
 
-/// Runs `problem`; see [`Planned::new`] and [`Planned::run`].
+/// Runs `problem` on threads; see [`Planned::new`] and [`Planned::run`].
 pub fn run(problem: &Problem, way: &Way, progress: &Progress) -> Result<Runs, Error> {
-    Planned::new(problem, way)?.run(progress)
+    let planned = Planned::new(problem, way)?;
+    let world = World::threads(way.pes).map_err(failed)?.with_deadline(problem.deadline);
+    let runs = planned.run(&world, progress).map_err(failed)?;
+    runs.ok_or_else(|| Error::Run("the run has no results".to_owned()))
 }
 
 /// What a PE holds, for its statistics.
@@ -62,16 +71,11 @@ pub struct Planned<'p> {
     attention: Attention,
     options: Options,
     repeat: usize,
+    fault: Option<Fault>,
+    plan: Arc<Plan>,
     need: Need,
     q: Shards,
     kv: Shards,
-}
-
-/// What a PE has computed: the tensors of its first run.
-struct Part {
-    tensors: Vec<(&'static str, Tensor)>,
-    difference: Option<(usize, &'static str)>,
-    calls: Vec<Called>,
 }
 
 impl<'p> Planned<'p> {
@@ -83,33 +87,56 @@ impl<'p> Planned<'p> {
         let refused = |error| refused(error, &way.options);
         let dims = Dims::of(&problem.q.view(), &problem.k.view(), &problem.v.view());
         let mut options = way.options.clone();
-        let (_, need) =
+        let (plan, need) =
             dims.and_then(|dims| longreach::plan(way.pes, &attention, &dims, &options)).map_err(refused)?;
         options.heap = HeapSize::of(&need);
         let (q, kv) = longreach::shards(way.pes, sizes.batch, &attention, &options).map_err(refused)?;
-        Ok(Self { problem, attention, options, repeat: way.repeat, need, q, kv })
+        Ok(Self {
+            problem,
+            attention,
+            options,
+            repeat: way.repeat,
+            fault: way.fault.clone(),
+            plan,
+            need,
+            q,
+            kv,
+        })
     }
 
-    /// Runs the problem in a new world.
-    pub fn run(&self, progress: &Progress) -> Result<Runs, Error> {
-        let world = World::threads(self.q.pes()).map_err(failed)?.with_deadline(self.problem.deadline);
+    /// Who fetches and computes what.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Runs the problem in `world`, of as many PEs as were planned. PE 0 gets the results of all; the others, where
+    /// they are processes, get nothing.
+    pub fn run(&self, world: &World, progress: &Progress) -> Result<Option<Runs>, longreach::Error> {
         let watched = world.clone();
         progress.show(move || {
             let done = (0..watched.pes()).map(|pe| watched.progress(pe));
             let (least, most) = done.fold((u64::MAX, 0), |(a, b), n| (a.min(n), b.max(n)));
             format!("{least} to {most} tiles and transfers a PE")
         });
-        let mut parts = world.run(|pe| self.on(pe)).map_err(failed)?;
-        let results = self.assemble(&mut parts).map_err(failed)?;
+        let collected = world.run(|pe| {
+            let team = pe.team()?;
+            let part = self.on(pe, &team)?;
+            Ok::<_, longreach::Error>(team.collect(0, &part.to_bytes()?)?)
+        })?;
+        let Some(parts) = collected.into_iter().flatten().next() else {
+            return Ok(None);
+        };
+        let mut parts = parts.iter().map(|bytes| Part::from_bytes(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let results = self.assemble(&mut parts)?;
         let calls: Vec<&[Called]> = parts.iter().map(|part| &part.calls[..]).collect();
-        Ok(Runs {
+        Ok(Some(Runs {
             results,
             difference: parts.iter().filter_map(|part| part.difference).min_by_key(|(run, _)| *run),
             measured: (0..self.repeat).map(|number| measured(&calls, number, &self.holdings())).collect(),
             stages: calls.iter().flat_map(|calls| calls.iter().map(Called::stages)).max().unwrap_or(0),
             need: self.need,
             spans: spans(&calls),
-        })
+        }))
     }
 
     fn holdings(&self) -> Vec<Holding> {
@@ -126,9 +153,10 @@ impl<'p> Planned<'p> {
     }
 
     /// All calls of one PE.
-    fn on(&self, pe: &Pe) -> Result<Part, longreach::Error> {
-        let team = pe.team()?;
-        let cp = ContextParallel::new(&team, &self.options)?;
+    fn on(&self, pe: &Pe, team: &Team) -> Result<Part, longreach::Error> {
+        let fault = self.fault.as_ref().filter(|fault| fault.pe == pe.number());
+        let options = Options { before_stage: fault.map(Fault::hook), ..self.options.clone() };
+        let cp = ContextParallel::new(team, &options)?;
         let me = team.rank();
         let problem = self.problem;
         let q = longreach::shard(&problem.q.view(), &self.q, me)?;
@@ -142,12 +170,13 @@ impl<'p> Planned<'p> {
             team.barrier()?;
             let forward = cp.forward(&q.view(), &k.view(), &v.view(), &self.attention)?;
             // It waits for the end of the forward, so that the backward's time is its own too.
-            let mut called = Called { forward: forward.saved.statistics()?, backward: None };
+            let mut called =
+                Called { forward: Timed::of(me, "forward", &forward.saved.statistics()?), backward: None };
             team.barrier()?;
             let mut gradients = None;
             if let Some(dout) = &dout {
                 let grads = forward.saved.backward(&dout.view())?;
-                called.backward = Some(grads.statistics()?);
+                called.backward = Some(Timed::of(me, "backward", &grads.statistics()?));
                 gradients = Some(grads);
             }
             let mut outputs = vec![("out", forward.out.wait()?), ("lse", forward.lse.wait()?)];

@@ -1,5 +1,8 @@
 //! What a run measured, in numbers that the table, the JSON object and the trace are made from.
 
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
 /// One pass (forward or backward) of one PE, or of all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pass {
@@ -81,7 +84,7 @@ pub struct PerPe {
 }
 
 /// A stretch of work on a stream.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
     /// Whose.
     pub pe: usize,
@@ -90,13 +93,13 @@ pub struct Span {
     /// What was done: get, wait, publish, tile, merge.
     pub name: String,
     /// The pass that it belongs to: forward, backward.
-    pub pass: &'static str,
+    pub pass: Cow<'static, str>,
     /// Seconds since the start of the run.
     pub start: f64,
     /// Seconds since the start of the run.
     pub end: f64,
     /// Bytes, operations, stage and the like.
-    pub args: Vec<(&'static str, u64)>,
+    pub args: Vec<(Cow<'static, str>, u64)>,
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ fn events(spans: &[Span]) -> Vec<Value> {
     events.extend(spans.iter().map(|span| {
         let tid = tracks[&span.pe].iter().position(|stream| *stream == span.stream);
         let args: Map<String, Value> =
-            span.args.iter().map(|&(name, value)| (name.to_owned(), value.into())).collect();
+            span.args.iter().map(|(name, value)| (name.to_string(), (*value).into())).collect();
         json!({
             "ph": "X",
             "name": span.name,
@@ -70,10 +70,10 @@ mod tests {
             pe,
             stream: stream.to_owned(),
             name: name.to_owned(),
-            pass: "forward",
+            pass: "forward".into(),
             start,
             end: start + 0.5,
-            args: vec![("bytes", 12)],
+            args: vec![("bytes".into(), 12)],
         };
         let spans =
             [span(0, "compute", "tile", 0.0), span(0, "comm", "get", 0.25), span(1, "comm", "wait", 1.0)];

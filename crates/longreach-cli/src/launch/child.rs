@@ -81,6 +81,11 @@ impl Children {
         self.ends.iter().filter(|end| end.is_none()).count()
     }
 
+    /// How all PEs have ended, once none is running.
+    pub fn ends(&self) -> Vec<End> {
+        self.ends.iter().flatten().copied().collect()
+    }
+
     /// Sends `signal` to the process groups of the PEs that run.
     pub fn signal(&self, signal: Signal) {
         for (child, end) in self.children.iter().zip(&self.ends) {

@@ -5,6 +5,7 @@ mod child;
 pub mod command;
 mod environment;
 mod lines;
+pub mod own;
 mod pump;
 mod supervise;
 
@@ -16,9 +17,6 @@ use environment::Environment;
 use pump::Pump;
 use std::ffi::OsString;
 use supervise::supervise;
-
-/// Most PEs of a launch.
-pub const MOST_PES: usize = longreach::MOST_PES;
 
 /// What becomes of what the PEs print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +34,7 @@ pub struct Launch {
     pub program: OsString,
     /// Its arguments, the same for every PE.
     pub arguments: Vec<OsString>,
-    /// How many PEs, from 1 to [`MOST_PES`].
+    /// How many PEs, at least 1.
     pub pes: usize,
     /// What becomes of their output.
     pub output: Output,
@@ -45,6 +43,8 @@ pub struct Launch {
 /// How a launch ended.
 #[derive(Debug)]
 pub struct Outcome {
+    /// How each PE ended, in PE order.
+    pub ends: Vec<End>,
     /// Why it did not end well, where it did not.
     pub cause: Option<Cause>,
     /// Why output of the PEs was lost, where it was.
@@ -64,6 +64,6 @@ impl Launch {
         let mut children = Children::start(self, &environment, &files)?;
         let pump = Pump::start(children.outputs()).map_err(cannot)?;
         let cause = supervise(&mut children, &signals);
-        Ok(Outcome { cause, lost: pump.finish(&signals) })
+        Ok(Outcome { ends: children.ends(), cause, lost: pump.finish(&signals) })
     }
 }
