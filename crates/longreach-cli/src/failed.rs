@@ -193,7 +193,7 @@ mod tests {
         let running = Running { world: world.clone(), fault: None, json: false, told: Mutex::new(false) };
         assert_eq!(running.tell().unwrap(), None);
         let failed = world.run(|pe| match pe.number() {
-            0 => Err(ShmemError::NoPes),
+            0 => Err(ShmemError::NoSuchRank { rank: 7, size: 2 }),
             _ => Ok(()),
         });
         failed.unwrap_err();

@@ -38,7 +38,8 @@ impl Progress {
         self.line(&format!("{what} ..."), false);
         let (working, ended) = channel::<()>();
         let result = std::thread::scope(|scope| {
-            scope.spawn(move || {
+            // Where there is no thread for it, the step goes on without being shown.
+            let shows = std::thread::Builder::new().spawn_scoped(scope, move || {
                 // Nothing is ever sent: the channel closes when the work ends, however it ends.
                 while ended.recv_timeout(self.interval()) == Err(RecvTimeoutError::Timeout) {
                     let status = self.status().as_ref().map(|status| status());
@@ -47,7 +48,7 @@ impl Progress {
                     self.line(&format!("{what} ... {seconds:.1} s {status}"), false);
                 }
             });
-            let _working = working;
+            let _working = shows.is_ok().then_some(working);
             work()
         });
         *self.status() = None;
