@@ -73,6 +73,8 @@ pub fn supervise(children: &mut Children, signals: &Receiver<i32>) -> Option<Cau
             stage = match stage {
                 Stage::Failed { .. } => {
                     children.signal(Signal::TERM);
+                    // One that was stopped would not hear it.
+                    children.signal(Signal::CONT);
                     Stage::Ending(now + ASKED)
                 }
                 _ => {

@@ -3,11 +3,15 @@
 mod arguments;
 mod attend;
 mod doctor;
+#[cfg(target_os = "linux")]
+mod drills;
 mod files;
 #[cfg(unix)]
 mod launch;
 #[cfg(unix)]
 mod left;
 mod process;
+#[cfg(target_os = "linux")]
+mod processes;
 mod runs;
 mod support;

@@ -54,7 +54,11 @@ pub fn program() -> Command {
 }
 
 pub fn longreach<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
-    let Output { status, stdout, stderr } = program().args(args).output().unwrap();
+    ran(program().args(args))
+}
+
+pub fn ran(command: &mut Command) -> Ran {
+    let Output { status, stdout, stderr } = command.output().unwrap();
     Ran {
         status: status.code(),
         stdout: String::from_utf8(stdout).unwrap(),

@@ -151,9 +151,7 @@ impl ContextParallel {
     /// Gives the symmetric memory up, after all queued work. Collective over the team.
     pub fn free(self) -> Result<(), Error> {
         let engine = &self.engine;
-        [&engine.compute, &engine.comm, &engine.put, &engine.add]
-            .into_iter()
-            .try_for_each(Stream::synchronize)?;
+        engine.synchronize()?;
         engine.heap.clone().free()
     }
 

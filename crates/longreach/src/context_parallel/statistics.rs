@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::call::{Call, Direction};
-use super::exchange::{ADD, COMPUTE};
+use super::exchange::{ADD, COMM, COMPUTE, RETURN};
 use crate::error::Error;
 use longreach_device::{Kind, Span};
 use longreach_kernels::{flops_backward, flops_forward};
@@ -35,10 +35,18 @@ pub struct Statistics {
 }
 
 impl Engine {
-    pub(super) fn statistics(&self, call: &Call) -> Result<Statistics, Error> {
-        for stream in [&self.compute, &self.comm, &self.put, &self.add] {
-            stream.synchronize()?;
+    /// Blocks until all queued work is done. Recorded as a wait: who waits for this PE's own thread meanwhile has to
+    /// find out what its streams wait for.
+    pub(super) fn synchronize(&self) -> Result<(), Error> {
+        let streams = [(COMPUTE, &self.compute), (COMM, &self.comm), (RETURN, &self.put), (ADD, &self.add)];
+        for (role, stream) in streams {
+            self.team.host_waits(role, || stream.synchronize())?;
         }
+        Ok(())
+    }
+
+    pub(super) fn statistics(&self, call: &Call) -> Result<Statistics, Error> {
+        self.synchronize()?;
         Ok(statistics(call, self.timeline.take(call.epoch)))
     }
 }
