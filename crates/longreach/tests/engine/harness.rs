@@ -1,9 +1,10 @@
 //! Problems, runs of them on several PEs, and their errors against float64.
 
+use crate::transports::on_all;
 use longreach::reference::{self, Errors};
 use longreach::{
     Attention, ContextParallel, DType, Dims, Documents, Elements, Error, HeapSize, Layout, Mask, Options,
-    Shards, Stages, Tensor, View, World,
+    Shards, Stages, Tensor, View,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -249,7 +250,7 @@ pub fn exact_everywhere(problem: &Problem, pes: &[usize]) {
 /// One forward and backward in a new world.
 pub fn run(problem: &Problem, setting: &Setting) -> Result<Results, Error> {
     let options = setting.options_for(&[problem])?;
-    let parts = World::threads(setting.pes)?.run(|pe| {
+    let parts = on_all(setting.pes, |pe| {
         let cp = ContextParallel::new(&pe.team()?, &options)?;
         call(&cp, problem)
     })?;

@@ -8,4 +8,5 @@ mod masks;
 mod matrix;
 mod order;
 mod refusals;
+mod transports;
 mod views;

@@ -4,7 +4,8 @@
 use crate::harness::{
     Oracle, Problem, Results, Setting, Sizes, TENSORS, assemble, call, documents, layouts, lengths,
 };
-use longreach::{Attention, ContextParallel, DType, Documents, Layout, Mask, World};
+use crate::transports::on_all;
+use longreach::{Attention, ContextParallel, DType, Documents, Layout, Mask};
 
 /// (name, query heads, key heads, head_dim, value_dim, mask), heads a quarter of the peer suite's.
 type Configuration = (&'static str, usize, usize, usize, usize, Mask);
@@ -154,7 +155,7 @@ fn the_peer_suite_is_within_the_accuracy_rule_on_any_number_of_pes() {
             })
             .collect();
         // One world runs the whole list.
-        let parts = World::threads(pes).unwrap().run(|pe| {
+        let parts = on_all(pes, |pe| {
             let team = pe.team()?;
             plan.iter()
                 .map(|(i, setting)| {

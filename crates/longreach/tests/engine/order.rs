@@ -1,7 +1,8 @@
 //! Several calls: whose results are whose, in what order, and that they repeat bit by bit.
 
 use crate::harness::{Oracle, Part, Problem, Results, Setting, Sizes, assemble, call, run, shard};
-use longreach::{ContextParallel, DType, Error, Layout, Mask, World};
+use crate::transports::on_all;
+use longreach::{ContextParallel, DType, Error, Layout, Mask};
 
 fn sizes(q_heads: usize, kv_heads: usize) -> Sizes {
     Sizes {
@@ -27,7 +28,7 @@ fn b05_two_forwards_then_their_backwards_in_reverse_order() {
     for (pes, layout) in [(2, Layout::Zigzag), (4, Layout::Contiguous), (5, Layout::Striped { block: 1 })] {
         let setting = Setting::new(pes, layout, 2);
         let options = setting.options_for(&problems.each_ref()).unwrap();
-        let parts = World::threads(pes).unwrap().run(|pe| {
+        let parts = on_all(pes, |pe| {
             let cp = ContextParallel::new(&pe.team()?, &options)?;
             let me = pe.number();
             let mut forwards = Vec::new();
@@ -90,7 +91,7 @@ fn b17_head_counts_leave_no_state_behind() {
         [(12, 12), (12, 3), (12, 12)].map(|(q, kv)| Problem::random(5, sizes(q, kv), Mask::causal()));
     let setting = Setting::new(3, Layout::Zigzag, 2);
     let options = setting.options_for(&problems.each_ref()).unwrap();
-    let parts = World::threads(3).unwrap().run(|pe| {
+    let parts = on_all(3, |pe| {
         let cp = ContextParallel::new(&pe.team()?, &options)?;
         problems.iter().map(|problem| call(&cp, problem)).collect::<Result<Vec<_>, Error>>()
     });

@@ -1,9 +1,8 @@
 //! What is refused, and that every PE learns it.
 
 use crate::harness::{Problem, Setting, Sizes, call, shard};
+use crate::transports::errors_on_all;
 use longreach::{Attention, ContextParallel, DType, Error, HeapSize, Layout, Mask, Options, Stages, World};
-use std::sync::Mutex;
-use std::time::Duration;
 
 fn sizes() -> Sizes {
     Sizes {
@@ -22,24 +21,13 @@ fn sizes() -> Sizes {
 fn errors(
     pes: usize,
     options: &Options,
-    program: impl Fn(&ContextParallel, usize) -> Result<(), Error> + Sync,
+    program: impl Fn(&ContextParallel, usize) -> Result<(), Error> + Send + Sync,
 ) -> Vec<String> {
-    let texts = Mutex::new(vec![String::new(); pes]);
-    let world = World::threads(pes).unwrap().with_deadline(Duration::from_secs(20));
-    let outcome = world.run(|pe| {
+    errors_on_all(pes, |pe| {
         // A PE may learn of another's refusal while it still makes its ContextParallel.
-        let outcome = pe
-            .team()
-            .map_err(Error::from)
-            .and_then(|team| ContextParallel::new(&team, options))
-            .and_then(|cp| program(&cp, pe.number()));
-        if let Err(error) = &outcome {
-            texts.lock().unwrap()[pe.number()] = error.to_string();
-        }
-        outcome
-    });
-    assert!(outcome.is_err(), "no PE refused");
-    texts.into_inner().unwrap()
+        let team = pe.team()?;
+        program(&ContextParallel::new(&team, options)?, pe.number())
+    })
 }
 
 fn all_name(texts: &[String], words: &[&str]) {

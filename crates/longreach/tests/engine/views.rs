@@ -1,7 +1,8 @@
 //! Inputs with strides: bit-equal to contiguous ones, and not modified.
 
 use crate::harness::{Problem, Setting, Sizes, normal, run};
-use longreach::{ContextParallel, DType, Data, Elements, Error, Layout, Mask, Tensor, View, World};
+use crate::transports::on_all;
+use longreach::{ContextParallel, DType, Data, Elements, Error, Layout, Mask, Tensor, View};
 
 /// A view of the elements of `tensor`.
 fn view<'a>(tensor: &'a Tensor, shape: [usize; 4], strides: [usize; 4], offset: usize) -> View<'a> {
@@ -38,35 +39,30 @@ fn run_views(q: &View, k: &View, v: &View, dout: &View, problem: &Problem) -> Ve
         let (offset, shape) = half(whole, pe);
         (offset, shape, whole.strides())
     };
-    World::threads(2)
-        .unwrap()
-        .run(|pe| {
-            let cp = ContextParallel::new(&pe.team()?, &options)?;
-            let me = pe.number();
-            fn cut<'a>(
-                whole: &View<'a>,
-                (offset, shape, strides): (usize, [usize; 4], [usize; 4]),
-            ) -> View<'a> {
-                let data = match whole.data() {
-                    Data::F32(x) => Data::F32(&x[offset..]),
-                    Data::F16(x) => Data::F16(&x[offset..]),
-                    Data::Bf16(x) => Data::Bf16(&x[offset..]),
-                };
-                View::strided(data, shape, strides).unwrap()
-            }
-            let [q_cut, k_cut, v_cut, dout_cut] = [q, k, v, dout].map(|whole| cut(whole, strided(whole, me)));
-            assert_eq!(Tensor::copy_of(&q_cut)?, part(q, me)?);
-            let forward = cp.forward(&q_cut, &k_cut, &v_cut, &problem.attention)?;
-            let out = forward.out.wait()?.clone();
-            let grads = forward.saved.backward(&dout_cut)?;
-            Ok::<_, Error>(vec![
-                out,
-                grads.dq.wait()?.clone(),
-                grads.dk.wait()?.clone(),
-                grads.dv.wait()?.clone(),
-            ])
-        })
-        .unwrap()
+    on_all(2, |pe| {
+        let cp = ContextParallel::new(&pe.team()?, &options)?;
+        let me = pe.number();
+        fn cut<'a>(whole: &View<'a>, (offset, shape, strides): (usize, [usize; 4], [usize; 4])) -> View<'a> {
+            let data = match whole.data() {
+                Data::F32(x) => Data::F32(&x[offset..]),
+                Data::F16(x) => Data::F16(&x[offset..]),
+                Data::Bf16(x) => Data::Bf16(&x[offset..]),
+            };
+            View::strided(data, shape, strides).unwrap()
+        }
+        let [q_cut, k_cut, v_cut, dout_cut] = [q, k, v, dout].map(|whole| cut(whole, strided(whole, me)));
+        assert_eq!(Tensor::copy_of(&q_cut)?, part(q, me)?);
+        let forward = cp.forward(&q_cut, &k_cut, &v_cut, &problem.attention)?;
+        let out = forward.out.wait()?.clone();
+        let grads = forward.saved.backward(&dout_cut)?;
+        Ok::<_, Error>(vec![
+            out,
+            grads.dq.wait()?.clone(),
+            grads.dk.wait()?.clone(),
+            grads.dv.wait()?.clone(),
+        ])
+    })
+    .unwrap()
 }
 
 #[test]
