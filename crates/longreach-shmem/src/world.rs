@@ -126,6 +126,11 @@ impl World {
         self.shared.transport.own()
     }
 
+    /// How long a PE that is waited for may be without progress.
+    pub fn deadline(&self) -> Duration {
+        self.shared.deadline()
+    }
+
     /// Number of PEs.
     pub fn pes(&self) -> usize {
         self.shared.pes
@@ -400,7 +405,10 @@ fn failure_of(culprit: Culprit, waited: Duration, asked: Operation) -> Failure {
             operation,
             "its program has ended; every PE must make the same calls".to_owned(),
         ),
-        Culprit::Circle(pes) => {
+        Culprit::Circle(mut pes) => {
+            // From the smallest on, so that whoever finds the circle names it alike.
+            let smallest = pes.iter().enumerate().min_by_key(|(_, pe)| **pe).map_or(0, |(place, _)| place);
+            pes.rotate_left(smallest);
             let circle = format!("PEs {pes:?} wait for each other");
             (FailureKind::Deadlock, pes.first().copied().unwrap_or_default(), asked, circle)
         }

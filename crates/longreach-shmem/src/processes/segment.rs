@@ -1,5 +1,6 @@
 //! Memory files: anonymous, of a fixed size, mapped by every process that is given their descriptor.
 
+use crate::limits::available_memory;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -29,6 +30,9 @@ impl Segment {
         let mapped = len.max(1);
         let file = rustix::fs::memfd_create("longreach", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, mapped as u64)?;
+        if available_memory().is_some_and(|available| mapped as u64 > available) {
+            return Err(Errno::NOMEM);
+        }
         // A call may be interrupted when it reserves much; what is reserved already stays so.
         rustix::io::retry_on_intr(|| {
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, mapped as u64)

@@ -1,5 +1,6 @@
 //! Deadlines: who is blamed, and who is not.
 
+use crate::OnAll;
 use crate::{DEADLINE, errors, label};
 use longreach_shmem::{Error, Failure, FailureKind, Operation, World};
 use std::thread::sleep;
@@ -47,7 +48,8 @@ fn a_stalled_pe_is_blamed_through_those_that_wait_for_it() {
     );
     assert!(ends[0].is_none());
     same_on_all(&error, &ends[1..]);
-    assert!(began.elapsed() < 8 * DEADLINE);
+    // Twice, where processes are tested too.
+    assert!(began.elapsed() < 16 * DEADLINE);
 }
 
 #[test]
@@ -119,7 +121,7 @@ fn a_stall_shorter_than_the_deadline_changes_nothing() {
     World::threads(3)
         .unwrap()
         .with_deadline(5 * DEADLINE)
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             for round in 0..3 {
                 if pe.number() == round {
@@ -137,7 +139,7 @@ fn progress_starts_the_deadline_again() {
     World::threads(2)
         .unwrap()
         .with_deadline(2 * DEADLINE)
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             if pe.number() == 1 {
                 for _ in 0..12 {

@@ -1,5 +1,6 @@
 //! Failures: one PE's words reach all.
 
+use crate::OnAll;
 use crate::{errors, label, timeless};
 use longreach_device::sync::Mutex;
 use longreach_shmem::{Error, FailureKind, Operation, World};
@@ -25,7 +26,7 @@ fn an_error_of_one_pe_is_the_error_of_all() {
     let ends = Mutex::new(vec![None; 4]);
     let began = Instant::now();
     let error = world
-        .run(|pe| {
+        .on_all(|pe| {
             let program = || {
                 let team = pe.team()?;
                 if pe.number() == 2 {

@@ -1,5 +1,6 @@
 //! Signals, and what they order.
 
+use crate::OnAll;
 use crate::{DEADLINE, label};
 use longreach_device::{Pending, Slot};
 use longreach_shmem::{Error, Operation, World};
@@ -10,7 +11,7 @@ const WAIT: Operation = Operation::outside("test signal");
 fn a_set_never_lowers_a_word() {
     let values = World::threads(4)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             let signals = team.signals(2)?;
             for value in (0..1000).rev() {
@@ -29,7 +30,7 @@ fn a_set_never_lowers_a_word() {
 fn adds_of_all_pes_add_up() {
     let values = World::threads(4)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             let (signals, stream) = (team.signals(1)?, team.stream("comm", &team.timeline())?);
             for _ in 0..250 {
@@ -49,7 +50,7 @@ fn adds_of_all_pes_add_up() {
 fn a_signal_comes_after_the_bytes_that_it_announces() {
     World::threads(3)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             let comm = team.stream("comm", &team.timeline())?;
             let (buffer, signals) = (team.allocate(1000)?, team.signals(1)?);
@@ -89,7 +90,7 @@ fn a_signal_comes_after_the_bytes_that_it_announces() {
 fn a_fence_keeps_puts_before_it_ahead_of_signals_after_it() {
     World::threads(2)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             let comm = team.stream("comm", &team.timeline())?;
             let (buffer, signals) = (team.allocate(2 * 64)?, team.signals(1)?);
@@ -119,7 +120,7 @@ fn a_barrier_on_a_stream_holds_its_later_work_back() {
     World::threads(3)
         .unwrap()
         .with_deadline(10 * DEADLINE)
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             let comm = team.stream("comm", &team.timeline())?;
             let signals = team.signals(3)?;
@@ -146,7 +147,7 @@ fn a_barrier_on_a_stream_holds_its_later_work_back() {
 fn words_that_do_not_exist_are_refused() {
     World::threads(1)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             let (signals, comm) = (team.signals(2)?, team.stream("comm", &team.timeline())?);
             let refused = |result: Result<(), Error>| {

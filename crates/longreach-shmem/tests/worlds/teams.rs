@@ -1,5 +1,6 @@
 //! Teams: some PEs, in an order of their own.
 
+use crate::OnAll;
 use longreach_shmem::{Error, Operation, Pe, Team, World};
 
 /// Every member learns every member's number through symmetric memory; returns them in team order.
@@ -25,7 +26,7 @@ fn a_team_is_any_pes_in_any_order() {
     for ranks in teams {
         let seen = World::threads(5)
             .unwrap()
-            .run(|pe| {
+            .on_all(|pe| {
                 if !ranks.contains(&pe.number()) {
                     return Ok(None);
                 }
@@ -45,7 +46,7 @@ fn a_team_is_any_pes_in_any_order() {
 fn disjoint_teams_work_at_once_and_overlapping_ones_in_turn() {
     World::threads(4)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let all = pe.team()?;
             let (even, odd) = ([2, 0], [1, 3]);
             let half: &[usize] = if pe.number() % 2 == 0 { &even } else { &odd };
@@ -63,7 +64,7 @@ fn disjoint_teams_work_at_once_and_overlapping_ones_in_turn() {
 fn teams_of_the_same_pes_have_their_own_words() {
     let values = World::threads(2)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let (first, second) = (pe.team()?, pe.team()?);
             let (a, b) = (first.signals(1)?, second.signals(1)?);
             a.set(1 - pe.number(), 0, 5)?;
@@ -84,7 +85,7 @@ fn what_is_no_team_is_refused() {
     ] {
         let world = World::threads(2).unwrap();
         let error = world
-            .run(|pe| {
+            .on_all(|pe| {
                 if pe.number() == 0 {
                     pe.team_of(ranks)?;
                 }
@@ -100,7 +101,7 @@ fn what_is_no_team_is_refused() {
 fn a_member_that_the_team_does_not_have_is_named() {
     let error = World::threads(2)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             team.signals(1)?.set(2, 0, 1)
         })

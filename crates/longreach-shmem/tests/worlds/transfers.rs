@@ -1,5 +1,6 @@
 //! Gets and puts, and the views that they go through.
 
+use crate::OnAll;
 use crate::label;
 use longreach_device::{Pending, Slot};
 use longreach_shmem::{Error, Symmetric, World};
@@ -24,7 +25,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 fn b23_a_get_through_a_view_reads_the_views_own_bytes() {
     World::threads(2)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             let comm = team.stream("comm", &team.timeline())?;
             let x = team.allocate(4 * ROW)?;
@@ -54,7 +55,7 @@ fn b23_a_get_through_a_view_reads_the_views_own_bytes() {
 fn b23_memory_allocated_anew_gives_new_data() {
     World::threads(2)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             for round in 0..50u8 {
                 let x = team.allocate(4096)?;
@@ -78,7 +79,7 @@ fn b23_memory_allocated_anew_gives_new_data() {
 fn puts_from_all_pes_land_where_they_are_sent() {
     World::threads(4)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             let comm = team.stream("comm", &team.timeline())?;
             let buffer = team.allocate(4 * 100)?;
@@ -103,7 +104,7 @@ fn puts_from_all_pes_land_where_they_are_sent() {
 fn a_transfer_beyond_its_view_is_refused() {
     World::threads(1)
         .unwrap()
-        .run(|pe| {
+        .on_all(|pe| {
             let team = pe.team()?;
             let view = team.allocate(64)?.view(16, 32)?;
             let beyond = |result: Result<(), Error>, what: &str| match result {
