@@ -7,7 +7,7 @@ use run::Step;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "expected `test`, `test --full`, `loom`, `shuttle`, `package`, `readme` or `readme --write`";
+    "expected `test`, `test --full`, `processes`, `loom`, `shuttle`, `package`, `readme` or `readme --write`";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         ["test", "--full"] => test(true),
         ["loom"] => loom().run(),
         ["shuttle"] => shuttle().run(),
+        ["processes"] => processes("0"),
         ["package"] => package(),
         ["readme"] => readme::check(),
         ["readme", "--write"] => readme::write(),
@@ -44,6 +45,7 @@ fn test(full: bool) -> Result<(), String> {
         .env("RUSTDOCFLAGS", "-D warnings")
         .run()?;
     Step::cargo(&["test", "--release", "--workspace"]).env("LONGREACH_FULL", full).run()?;
+    processes(full)?;
     Step::cargo(&[
         "test",
         "--release",
@@ -57,6 +59,22 @@ fn test(full: bool) -> Result<(), String> {
     Step::cargo(&["run", "--release", "--package", "longreach", "--example", "attend"]).run()?;
     loom().run()?;
     shuttle().run()
+}
+
+/// The lists of tests on worlds once more, on threads and on processes: the results must be the same. Forked processes
+/// want a test to be alone.
+fn processes(full: &str) -> Result<(), String> {
+    if cfg!(not(target_os = "linux")) {
+        eprintln!("SKIPPED the tests of PEs that are processes: they need Linux");
+        return Ok(());
+    }
+    for (package, list) in [("longreach-shmem", "worlds"), ("longreach", "engine")] {
+        Step::cargo(&["test", "--release", "--package", package, "--test", list, "--", "--test-threads=1"])
+            .env("LONGREACH_TRANSPORT", "processes")
+            .env("LONGREACH_FULL", full)
+            .run()?;
+    }
+    Ok(())
 }
 
 /// Loom's and shuttle's builds see other types, so they get target folders of their own.

@@ -3,7 +3,7 @@
 #[cfg(target_os = "linux")]
 fn main() {
     use longreach_forked::{End, fork, forked};
-    let captured = vec![3u8, 4];
+    let captured = [3u8, 4];
     let ends = forked(3, |pe| [&captured[..], &[pe as u8]].concat());
     assert_eq!(ends, [0, 1, 2].map(|pe| End::Returned(vec![3, 4, pe])));
     assert_eq!(fork(|| panic!("no {}", 7)).wait(), End::Panicked("no 7".to_owned()));
@@ -23,7 +23,11 @@ fn main() {
     idle.join().unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| while !stop.load(std::sync::atomic::Ordering::Relaxed) {});
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
         let refused = std::panic::catch_unwind(|| drop(fork(Vec::new)));
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(refused.is_err(), "a fork beside a thread at work");

@@ -69,11 +69,15 @@ pub(crate) enum Culprit {
 }
 
 /// Follows the waits from `start`, which is waited for by `operation` in run `run` of the world.
+///
+/// What a PE notes as its wait may be long over, if it has been stopped before it could say so: `frozen` tells whether
+/// no thread of a PE that waits for another one has been seen alive for too long.
 pub(crate) fn culprit<'l>(
     ledger: impl Fn(usize) -> &'l dyn Ledger,
     run: u64,
     start: &Node,
     operation: Operation,
+    mut frozen: impl FnMut(usize) -> bool,
 ) -> Culprit {
     let mut visited: Vec<Node> = Vec::new();
     let mut node = start.clone();
@@ -90,6 +94,7 @@ pub(crate) fn culprit<'l>(
         let ledger = ledger(node.pe);
         visited.push(node.clone());
         match ledger.record(&node.stream) {
+            Some(_) if frozen(node.pe) => return Culprit::Runs { pe: node.pe, operation },
             Some(record) => {
                 operation = record.operation.unwrap_or(operation);
                 node = record.target;
@@ -128,7 +133,16 @@ mod tests {
     }
 
     fn found(ledgers: &Threads, start: Node) -> Culprit {
-        culprit(|pe| ledgers.ledger(pe), 1, &start, ASKED)
+        culprit(|pe| ledgers.ledger(pe), 1, &start, ASKED, |pe| pe == FROZEN)
+    }
+
+    const FROZEN: usize = 9;
+
+    #[test]
+    fn a_stopped_pe_is_to_blame_whatever_it_seems_to_wait_for() {
+        let waits = [(0, "comm", FROZEN, "comm"), (FROZEN, "comm", 0, "comm")];
+        let culprit = found(&ledgers(&waits, 10), node(0, "comm"));
+        assert!(matches!(culprit, Culprit::Runs { pe: FROZEN, .. }), "{culprit:?}");
     }
 
     const ASKED: Operation = Operation { name: "get", stage: Some(1), epoch: 9 };

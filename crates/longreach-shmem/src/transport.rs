@@ -57,6 +57,12 @@ pub(crate) trait Ledger: Send + Sync {
     /// Pieces of work done so far.
     fn progress(&self) -> u64;
 
+    /// Says that a thread of the PE that waits for another PE is alive.
+    fn beat(&self);
+
+    /// Times that one has.
+    fn beats(&self) -> u64;
+
     /// Says that the PE's program has ended run `run`.
     fn finish(&self, run: u64);
 

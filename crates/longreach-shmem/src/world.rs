@@ -11,6 +11,7 @@ use crate::transport::Transport;
 use longreach_device::Watch;
 use longreach_device::sync::{AtomicU64, Ordering};
 use std::any::Any;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -27,6 +28,10 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// A circle of waits may be about to open, because a thread has been woken and does not run yet, for this long.
 const CIRCLE_GRACE: Duration = Duration::from_secs(5);
+
+/// A PE that notes a wait for another one, and of which no waiting thread has been seen alive for this long, does not
+/// wait: it has been stopped. Waiting threads show themselves every 250 ms at least.
+const FROZEN: Duration = Duration::from_secs(2);
 
 /// A fixed number of PEs, numbered from 0, each a thread of this process or a process of this machine.
 ///
@@ -358,6 +363,7 @@ impl Shared {
         // The suspect, its progress, and since when neither has changed.
         let mut suspect: Option<(Culprit, u64, Instant)> = None;
         let mut next_look = began + look;
+        let mut pulse = Pulse { within: FROZEN.min(deadline / 2), seen: HashMap::new() };
         loop {
             let sleep = next_look.saturating_duration_since(Instant::now());
             if self.transport.sleep(pe, sleep, &|| ready() || self.failure().is_some()) {
@@ -368,9 +374,11 @@ impl Shared {
                 continue;
             }
             next_look = Instant::now() + look;
+            self.transport.ledger(pe).beat();
             // Relaxed: as in `World::run`.
             let run = self.runs.load(Ordering::Relaxed);
-            let found = culprit(|pe| self.transport.ledger(pe), run, target, operation);
+            let ledger = |pe| self.transport.ledger(pe);
+            let found = culprit(ledger, run, target, operation, |pe| pulse.stopped(pe, ledger(pe).beats()));
             let progress = self.progress_of(&found);
             match &suspect {
                 Some((same, count, since)) if *same == found && *count == progress => {
@@ -393,6 +401,24 @@ impl Shared {
             Culprit::Runs { pe, .. } | Culprit::Ended { pe, .. } => self.transport.ledger(*pe).progress(),
             Culprit::Circle(pes) => pes.iter().map(|pe| self.transport.ledger(*pe).progress()).sum(),
         }
+    }
+}
+
+/// When a waiter last saw signs of life of those that its wait depends on.
+struct Pulse {
+    within: Duration,
+    seen: HashMap<usize, (u64, Instant)>,
+}
+
+impl Pulse {
+    /// Whether `pe`, which has shown `beats` signs, has shown none for too long.
+    fn stopped(&mut self, pe: usize, beats: u64) -> bool {
+        let now = Instant::now();
+        let seen = self.seen.entry(pe).or_insert((beats, now));
+        if seen.0 != beats {
+            *seen = (beats, now);
+        }
+        now - seen.1 >= self.within
     }
 }
 

@@ -21,7 +21,8 @@ const BELL: usize = 0;
 const PROGRESS: usize = 64;
 const FINISHED: usize = 128;
 const REPORTED: usize = 192;
-const DOING: usize = 256;
+const BEATS: usize = 256;
+const DOING: usize = 320;
 const WAITS: usize = 1024;
 const FAILURE: usize = WAITS + WAITERS * SIZE;
 const BLOCK: usize = FAILURE + 8 + FAILURE_TEXT;
@@ -76,6 +77,10 @@ impl Board {
 
     pub(super) fn progress(&self, pe: usize) -> &AtomicU64 {
         self.word(Self::block(pe) + PROGRESS)
+    }
+
+    pub(super) fn beats(&self, pe: usize) -> &AtomicU64 {
+        self.word(Self::block(pe) + BEATS)
     }
 
     pub(super) fn finished(&self, pe: usize) -> &AtomicU64 {

@@ -39,6 +39,16 @@ impl Ledger for BoardLedger {
         self.board.progress(self.pe).load(Ordering::Relaxed)
     }
 
+    fn beat(&self) {
+        // Relaxed: as in `tick`.
+        self.board.beats(self.pe).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn beats(&self) -> u64 {
+        // Relaxed: as in `tick`.
+        self.board.beats(self.pe).load(Ordering::Relaxed)
+    }
+
     fn finish(&self, run: u64) {
         // Release: pairs with `finished`. A maximum: a PE that has left stays gone.
         self.board.finished(self.pe).fetch_max(run, Ordering::Release);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(crate) struct OwnLedger {
     progress: AtomicU64,
+    beats: AtomicU64,
     finished: AtomicU64,
     waits: Mutex<HashMap<String, Record>>,
     doing: Mutex<Option<(Operation, Instant)>>,
@@ -25,6 +26,16 @@ impl Ledger for OwnLedger {
     fn progress(&self) -> u64 {
         // Relaxed: as in `tick`.
         self.progress.load(Ordering::Relaxed)
+    }
+
+    fn beat(&self) {
+        // Relaxed: as in `tick`.
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn beats(&self) -> u64 {
+        // Relaxed: as in `tick`.
+        self.beats.load(Ordering::Relaxed)
     }
 
     fn finish(&self, run: u64) {
