@@ -39,6 +39,8 @@ pub enum Command {
 pub enum BenchCommand {
     /// Time attention against the rate of the matrix products it is made of
     Attention(BenchArgs),
+    /// Time gets against plain copies, and signals
+    Get(BenchGetArgs),
 }
 
 /// How the bytes between PEs travel.
@@ -214,6 +216,17 @@ pub struct BenchArgs {
     /// Time the backward pass also
     #[arg(long)]
     pub backward: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `longreach bench get`.
+#[derive(Args, Debug)]
+pub struct BenchGetArgs {
+    /// How bytes travel between PEs
+    #[arg(long, value_enum, default_value = "threads")]
+    pub transport: Transport,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

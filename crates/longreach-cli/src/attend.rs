@@ -20,7 +20,7 @@ use std::path::Path;
 
 /// Computes what was asked for; returns the exit status.
 pub fn attend(args: AttendArgs) -> Result<u8, Error> {
-    let (place, pes) = Place::of(&args)?;
+    let (place, pes) = Place::of(args.transport, args.pes)?;
     let request = Request::new(args, pes)?;
     let problem = &request.problem;
     // Refused before a first line of progress: an error that could be foreseen stands alone.

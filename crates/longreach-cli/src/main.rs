@@ -55,6 +55,7 @@ fn program() -> Result<u8, Error> {
         Command::Doctor(args) => doctor::doctor(args),
         #[cfg(unix)]
         Command::Launch(args) => launch::command::launch(args),
-        Command::Bench(BenchCommand::Attention(args)) => bench::attention(args),
+        Command::Bench(BenchCommand::Get(args)) => bench::get::get(args),
+        Command::Bench(BenchCommand::Attention(args)) => bench::attention::attention(args),
     }
 }

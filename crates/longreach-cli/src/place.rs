@@ -1,6 +1,6 @@
 //! Where the PEs of a run are: threads of this process, processes that it has to start, or it is one of them itself.
 
-use crate::args::{AttendArgs, Transport};
+use crate::args::Transport;
 use crate::error::Error;
 use longreach::Rendezvous;
 
@@ -21,19 +21,19 @@ pub enum Place {
 
 impl Place {
     /// What the arguments and the environment say; also the number of PEs.
-    pub fn of(args: &AttendArgs) -> Result<(Self, usize), Error> {
-        if args.transport == Transport::Threads {
-            return Ok((Self::Threads, args.pes.unwrap_or(USUAL_PES)));
+    pub fn of(transport: Transport, pes: Option<usize>) -> Result<(Self, usize), Error> {
+        if transport == Transport::Threads {
+            return Ok((Self::Threads, pes.unwrap_or(USUAL_PES)));
         }
         if !cfg!(target_os = "linux") {
             let why = "needs Linux: use --transport threads";
-            return Err(Error::bad("--transport", args.transport.name(), why));
+            return Err(Error::bad("--transport", transport.name(), why));
         }
         if !launched() {
-            return Self::children(args.pes.unwrap_or(USUAL_PES));
+            return Self::children(pes.unwrap_or(USUAL_PES));
         }
         let rendezvous = Rendezvous::from_env().map_err(|error| Error::Usage(error.to_string()))?;
-        match args.pes {
+        match pes {
             Some(pes) if pes != rendezvous.pes => Err(Error::bad(
                 "--pes",
                 pes.to_string(),

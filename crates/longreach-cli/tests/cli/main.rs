@@ -2,6 +2,7 @@
 
 mod arguments;
 mod attend;
+mod bench;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod drills;

@@ -1,0 +1,185 @@
+//! `longreach bench get`: one-sided gets beside plain copies of as many bytes, and how long a signal takes.
+
+use super::plain::Plain;
+use crate::args::BenchGetArgs;
+use crate::error::{Error, status};
+#[cfg(unix)]
+use crate::launch;
+use crate::place::Place;
+use crate::stats::median;
+use crate::stdout;
+use crate::table::Table;
+use longreach::{Kind, Label, Operation, Pe, Signals, Symmetric, World};
+use longreach_device::{Slot, Stream};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// From 4 KiB to 64 MiB.
+const SIZES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+/// The largest of them.
+const LARGEST: usize = 64 << 20;
+/// Bytes that gets and copies move in a round, in turn.
+const ROUND: usize = 128 << 20;
+/// Rounds a size; the middle one counts.
+const ROUNDS: usize = 9;
+/// Signals there and back.
+const SIGNALS: usize = 5000;
+/// The bench's own stream.
+const STREAM: &str = "bench";
+
+/// What PE 0 measures.
+struct Measured {
+    sizes: Vec<Size>,
+    /// Microseconds there and back, in order of length.
+    signals: Vec<f64>,
+}
+
+/// Medians over the rounds of one size.
+struct Size {
+    bytes: usize,
+    get: f64,
+    copy: f64,
+    ratio: f64,
+}
+
+/// Runs the benchmark; returns the exit status.
+pub fn get(args: BenchGetArgs) -> Result<u8, Error> {
+    let failed = |error: longreach::ShmemError| Error::Run(error.to_string());
+    let (place, pes) = Place::of(args.transport, Some(2))?;
+    let world = match &place {
+        Place::Threads => World::threads(pes).map_err(failed)?,
+        #[cfg(unix)]
+        Place::Children => return launch::own::launch(pes, args.json),
+        Place::Pe(rendezvous) => World::join(rendezvous).map_err(failed)?,
+    };
+    let plain = Plain::new(args.transport, LARGEST)?;
+    let results = world.run(|pe| measure(pe, plain.bytes())).map_err(failed)?;
+    let Some(measured) = results.into_iter().flatten().next() else {
+        // PE 1 of two processes: PE 0 tells.
+        return Ok(status::DONE);
+    };
+    let text = if args.json { format!("{}\n", object(&args, &measured)) } else { table(&args, &measured) };
+    stdout::print(&text)?;
+    Ok(status::DONE)
+}
+
+fn measure(pe: &Pe, plain: &[u8]) -> Result<Option<Measured>, longreach::ShmemError> {
+    let team = pe.team()?;
+    let (buffer, signals) = (team.allocate(LARGEST)?, team.signals(1)?);
+    let stream = team.stream(STREAM, &team.timeline())?;
+    // Written once, so that its pages are there.
+    let bytes = vec![5; 1 << 20];
+    (0..LARGEST).step_by(bytes.len()).try_for_each(|offset| buffer.write(team.rank(), offset, &bytes))?;
+    team.barrier()?;
+    let sizes = match team.rank() {
+        0 => SIZES.iter().map(|&bytes| size(&stream, &buffer, plain, bytes)).collect::<Result<_, _>>()?,
+        _ => Vec::new(),
+    };
+    // The other one has slept, so that both copies had the machine.
+    team.barrier()?;
+    let signals = answer(team.rank(), &signals)?;
+    team.barrier()?;
+    buffer.free()?;
+    Ok((team.rank() == 0).then_some(Measured { sizes, signals }))
+}
+
+fn size(
+    stream: &Stream,
+    buffer: &Symmetric,
+    plain: &[u8],
+    bytes: usize,
+) -> Result<Size, longreach::ShmemError> {
+    let times = ROUND / bytes;
+    let label = || Label::new(Kind::Get, 0, 0).bytes(bytes as u64).peer(1);
+    let mut slot = Slot::new("what was got", vec![1u8; bytes]);
+    let mut into = vec![1u8; bytes];
+    let mut rounds = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        let mut filling = slot.fill(label(), stream);
+        for _ in 0..times {
+            buffer.get(stream, label(), 1, 0, &mut filling)?;
+        }
+        let got = filling.finish(stream)?;
+        assert_eq!(got.read()?.last(), Some(&5), "what the other PE has written");
+        let get = begin.elapsed();
+        slot = got.reuse()?;
+
+        let begin = Instant::now();
+        for _ in 0..times {
+            into.copy_from_slice(std::hint::black_box(&plain[..bytes]));
+            std::hint::black_box(&mut into);
+        }
+        rounds.push((get, begin.elapsed()));
+    }
+    let rate = |time: Duration| (times * bytes) as f64 / time.as_secs_f64() * 1e-9;
+    let middle = |of: &dyn Fn(&(Duration, Duration)) -> f64| median(rounds.iter().map(of).collect());
+    Ok(Size {
+        bytes,
+        get: middle(&|(get, _)| rate(*get)),
+        copy: middle(&|(_, copy)| rate(*copy)),
+        // Of each round's pair: what slows the machine for a while slows both.
+        ratio: middle(&|(get, copy)| rate(*get) / rate(*copy)),
+    })
+}
+
+/// PE 0 sets PE 1's word and waits for the answer, again and again; returns how long that took each time.
+fn answer(rank: usize, signals: &Signals) -> Result<Vec<f64>, longreach::ShmemError> {
+    let (peer, operation) = (1 - rank, Operation::outside("signal there and back"));
+    let mut times = Vec::with_capacity(SIGNALS);
+    for number in 1..=SIGNALS as u64 {
+        let begin = Instant::now();
+        if rank == 0 {
+            signals.set(peer, 0, number)?;
+        }
+        signals.wait(0, number, "host", peer, "host", operation)?;
+        if rank == 1 {
+            signals.set(peer, 0, number)?;
+        }
+        times.push(begin.elapsed().as_secs_f64() * 1e6);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+impl Measured {
+    fn signal(&self, share: f64) -> f64 {
+        self.signals[((self.signals.len() - 1) as f64 * share) as usize]
+    }
+}
+
+fn object(args: &BenchGetArgs, measured: &Measured) -> serde_json::Value {
+    let size = |size: &Size| json!({ "bytes": size.bytes, "get_gbps": size.get, "copy_gbps": size.copy, "ratio": size.ratio });
+    json!({
+        "transport": args.transport.name(),
+        "page_bytes": page_bytes(),
+        "sizes": measured.sizes.iter().map(size).collect::<Vec<_>>(),
+        "signal_round_trip_us": { "median": measured.signal(0.5), "p99": measured.signal(0.99) },
+    })
+}
+
+fn table(args: &BenchGetArgs, measured: &Measured) -> String {
+    let mut table = Table::default();
+    table.line(["bytes", "get GB/s", "copy GB/s", "ratio"]);
+    for size in &measured.sizes {
+        let cells = [size.get, size.copy].map(|rate| format!("{rate:.1}"));
+        let [get, copy] = cells;
+        table.line([size.bytes.to_string(), get, copy, format!("{:.2}", size.ratio)]);
+    }
+    format!(
+        "transport {}, medians of {ROUNDS} rounds of {ROUND} bytes\n\n{}\na signal there and back: {:.1} us (median), \
+         {:.1} us (99 of 100)\n",
+        args.transport.name(),
+        table.text(),
+        measured.signal(0.5),
+        measured.signal(0.99)
+    )
+}
+
+/// Bytes of a page, of all the memory here; 0 where the system does not tell.
+fn page_bytes() -> usize {
+    #[cfg(unix)]
+    return rustix::param::page_size();
+    #[cfg(not(unix))]
+    0
+}
