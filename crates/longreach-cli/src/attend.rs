@@ -74,7 +74,7 @@ fn compute(
     let problem = &request.problem;
     let passes = if problem.dout.is_some() { "forward and backward" } else { "forward" };
     let what = format!("{passes} on {} PEs x {} threads", problem.pes, problem.threads);
-    let guard = Guard::new(world, request.fault.clone(), request.json)?;
+    let guard = Guard::new(world, request.fault.clone(), request.json);
     let runs = progress.step(&what, || planned.run(world, progress));
     let failed = if runs.is_err() { guard.tell()? } else { None };
     drop(guard);

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, complain, status};
 use crate::inject::Fault;
+use crate::memory::limit;
 use crate::stdout;
 use longreach::{Failure, FailureKind, ShmemError, World};
 use serde_json::{Value, json};
@@ -47,16 +48,15 @@ pub struct Guard {
 impl Guard {
     /// `world` runs from now on. Where it fails and this process does not get out of it, because a thread of it
     /// stalls, the process tells and ends all the same.
-    pub fn new(world: &World, fault: Option<Fault>, json: bool) -> Result<Self, Error> {
+    pub fn new(world: &World, fault: Option<Fault>, json: bool) -> Self {
         let running = Arc::new(Running { world: world.clone(), fault, json, told: Mutex::new(false) });
         *self::running() = Some(running.clone());
         let (watched, ended) = channel();
         let theirs = running.clone();
-        std::thread::Builder::new()
-            .name("failure watch".to_owned())
-            .spawn(move || theirs.watch(&ended))
-            .map_err(|error| Error::Run(format!("a thread could not be started: {error}")))?;
-        Ok(Self { running, _watched: watched })
+        let thread = std::thread::Builder::new().name("failure watch".to_owned());
+        // Where there is no thread to be had the run has worse to tell.
+        let _ = thread.spawn(move || theirs.watch(&ended));
+        Self { running, _watched: watched }
     }
 
     /// Tells of the world's failure, once; the status to end with, none where the world has not failed.
@@ -98,8 +98,9 @@ impl Running {
     fn tell_once(&self, failure: &Failure) -> Result<(), Error> {
         let reporters = reporters(failure, self.world.pes(), self.fault.as_ref());
         let own = self.world.own();
+        let hint = hint(failure);
         for pe in reporters.iter().filter(|pe| own.is_none_or(|own| own == **pe)) {
-            complain(&format!("PE {pe}: {failure}"));
+            complain(&format!("PE {pe}: {failure}{hint}"));
             self.world.set_reported(*pe);
         }
         if !self.json || own.is_some_and(|own| Some(&own) != reporters.first()) {
@@ -120,6 +121,13 @@ impl Running {
             "reported_by": self.world.reported_by(),
         }))
     }
+}
+
+/// The limit on memory, where there is one that may be why a PE has failed and that it has not told itself.
+fn hint(failure: &Failure) -> String {
+    let unsaid = matches!(failure.kind, FailureKind::Died | FailureKind::Failed | FailureKind::Refused)
+        && !failure.message.contains("ulimit");
+    if unsaid { limit() } else { String::new() }
 }
 
 /// Prints the one object of a run that has failed.
@@ -148,6 +156,17 @@ fn reporters(failure: &Failure, pes: usize, fault: Option<&Fault>) -> Vec<usize>
     };
     let reporters: Vec<usize> = (0..pes).filter(|pe| Some(*pe) != silent).collect();
     if reporters.is_empty() { vec![failure.pe] } else { reporters }
+}
+
+/// This process cannot go on for `reason`: its world fails, if one runs, which is told; else nothing is.
+pub fn gives_up(reason: &str) -> bool {
+    let Some(running) = running().clone() else {
+        return false;
+    };
+    running.world.fail(running.world.own().unwrap_or(0), reason);
+    // Where telling fails, there is nobody to tell.
+    let _ = running.tell();
+    true
 }
 
 /// This process ends because of a signal: the status that it ends with when its world has failed before, of which it

@@ -34,12 +34,17 @@ pub fn install() -> Result<(), Error> {
 /// Ends the process for `signal`, from whatever thread learns of it. Where its world has failed before, that is what
 /// it ends for.
 fn end(signal: i32) -> ! {
+    remove_unfinished();
+    let told = crate::failed::leave();
+    std::process::exit(told.map_or(128 + signal, i32::from));
+}
+
+/// Removes the file that is being written, if any.
+pub fn remove_unfinished() {
     if let Some(path) = unfinished().take() {
         // The process ends either way, and a file that is already gone is what is wanted.
         let _ = std::fs::remove_file(path);
     }
-    let told = crate::failed::leave();
-    std::process::exit(told.map_or(128 + signal, i32::from));
 }
 
 /// Marks a file as unfinished while it lives.

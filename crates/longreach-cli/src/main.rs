@@ -18,6 +18,7 @@ mod interrupt;
 mod launch;
 mod mask;
 mod measure;
+mod memory;
 mod output;
 mod part;
 mod place;
@@ -36,6 +37,9 @@ mod values;
 use args::{BenchCommand, Command};
 use error::Error;
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: memory::Allocator = memory::Allocator;
 
 fn main() -> ExitCode {
     match program() {

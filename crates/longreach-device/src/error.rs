@@ -34,7 +34,7 @@ pub enum Error {
         reader: String,
     },
     /// The worker thread of a stream could not be started.
-    #[error("the worker of stream `{stream}` could not be started: {reason}")]
+    #[error("the worker of stream `{stream}`, with a stack of 2097152 bytes, could not be started: {reason}")]
     NoWorker {
         /// Name of the stream.
         stream: String,

@@ -156,6 +156,12 @@ impl World {
         self.shared.check()
     }
 
+    /// Fails the world in the name of PE `pe` of this process, which cannot go on for `reason`; returns the failure that
+    /// counts. For who learns of it outside of the PE's program.
+    pub fn fail(&self, pe: usize, reason: &str) -> Error {
+        self.shared.fail_by(FailureKind::Failed, pe, reason.to_owned())
+    }
+
     /// Says that this process ends now, on purpose. Other PEs do not take it for dead; those that still wait for it
     /// fail with [`FailureKind::Left`].
     pub fn leave(&self) {
@@ -253,7 +259,9 @@ where
                     .map_err(|error| {
                         let reason = error.to_string();
                         // PEs that run already must not wait for one that never comes.
-                        let message = format!("its thread could not be started: {reason}");
+                        let message = format!(
+                            "its thread, with a stack of 2097152 bytes, could not be started: {reason}"
+                        );
                         world.shared.fail_by(FailureKind::Failed, number, message);
                         Error::NoThread { pe: number, reason }
                     })

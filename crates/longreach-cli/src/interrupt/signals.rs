@@ -1,6 +1,7 @@
 //! Signals as a thread of this process sees them.
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use crate::memory;
+use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,11 +20,18 @@ static LISTENER: OnceLock<Handle> = OnceLock::new();
 pub fn listen() -> io::Result<()> {
     // `nohup` and the like have a process ignore SIGHUP, and mean it.
     let wanted = ENDING.into_iter().filter(|&signal| signal != SIGHUP || !ignored(signal));
-    let mut signals = Signals::new(wanted)?;
+    let mut signals = Signals::new(wanted.chain([SIGABRT]))?;
+    // SAFETY: `hold` is async-signal-safe: it loads an atomic and sleeps. After `signals`, which it must not hold up.
+    unsafe { signal_hook::low_level::register(SIGABRT, memory::hold) }?;
+    memory::reserve();
     // The program calls this once; a second listener would only end the process as well.
     let _ = LISTENER.set(signals.handle());
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
+            if signal == SIGABRT {
+                memory::aborts();
+                continue;
+            }
             let recipient = RECIPIENT.lock().unwrap_or_else(PoisonError::into_inner);
             let delivered = recipient.as_ref().is_some_and(|recipient| recipient.send(signal).is_ok());
             drop(recipient);

@@ -288,6 +288,53 @@ fn a_pe_that_is_killed_from_outside_is_named_by_all_others() {
 }
 
 #[test]
+fn a_pe_that_is_stopped_from_outside_has_stalled() {
+    let (child, mark, err) = endless(3, &["--deadline", "1"]);
+    signal(mark.pe(1), Signal::STOP);
+    let lines: Vec<String> =
+        err.lines().map_while(Result::ok).filter(|line| line.starts_with("error")).collect();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(3));
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains(": PE 1 stalled during ")), "{lines:?}");
+    mark.nothing_left();
+}
+
+#[test]
+fn want_of_memory_is_told_by_every_pe_with_bytes_and_limit() {
+    let mut failed = 0;
+    for transport in ["threads", "processes"] {
+        for kib in
+            [300_000, 170_000, 140_000, 100_000, 70_000, 50_000, 40_000, 30_000, 25_000, 20_000, 18_000]
+        {
+            let script = format!("ulimit -v {kib}; exec \"$0\" \"$@\"");
+            let mut command = Command::new("sh");
+            let mark = Mark::on(&mut command);
+            command.args(["-c", &script, env!("CARGO_BIN_EXE_longreach"), "attend"]).arg(sample());
+            command.args(["--pes", "3", "--transport", transport, "--backward", "--threads", "1", "--json"]);
+            let ran = ran(&mut command);
+            mark.nothing_left();
+            let told = format!("{transport}, {kib} KiB: {:?} {}\n{}", ran.status, ran.stdout, ran.stderr);
+            let object: Value = serde_json::from_str(&ran.stdout).expect(&told);
+            if ran.status == Some(0) {
+                assert!(object["error"].is_null(), "{told}");
+                continue;
+            }
+            assert_eq!(ran.status, Some(3), "{told}");
+            failed += 1;
+            for pe in 0..3 {
+                let start = format!("error: PE {pe}: PE ");
+                let own: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with(&start)).collect();
+                let [line] = own[..] else { panic!("PE {pe} of {told}") };
+                assert!(line.contains(" bytes ") && line.contains("ulimit -v"), "{told}");
+                assert!(line.contains(&(kib * 1024u64).to_string()), "{told}");
+            }
+            assert_eq!(object["error"]["reported_by"], Value::from(vec![0, 1, 2]), "{told}");
+        }
+    }
+    assert!(failed > 0);
+}
+
+#[test]
 fn signals_end_a_run_cleanly() {
     let folder = Folder::new();
     let out = text(&folder.path("out"));
