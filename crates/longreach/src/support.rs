@@ -23,7 +23,11 @@ const NO: &str = "no";
 /// The support table of this version.
 pub const SUPPORT: &[Support] = &[
     row("device", "cpu", "CUDA is to come"),
-    row("transport", "threads: a PE is a thread of one process", "one process a PE is to come"),
+    row(
+        "transport",
+        "threads: PEs of one process; processes: PEs of one machine (Linux)",
+        "start all PEs on one machine: a world that spans several is refused",
+    ),
     row("PEs", "any number from 1, odd ones too; teams of any of them in any order", ""),
     row(
         "dtype",
