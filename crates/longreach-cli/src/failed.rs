@@ -2,6 +2,7 @@
 
 use crate::error::{Error, complain, status};
 use crate::inject::Fault;
+#[cfg(unix)]
 use crate::memory::limit;
 use crate::stdout;
 use longreach::{Failure, FailureKind, ShmemError, World};
@@ -130,6 +131,12 @@ fn hint(failure: &Failure) -> String {
     if unsaid { limit() } else { String::new() }
 }
 
+/// Only Unix tells of such a limit.
+#[cfg(not(unix))]
+fn limit() -> String {
+    String::new()
+}
+
 /// Prints the one object of a run that has failed.
 pub fn print(error: Value) -> Result<(), Error> {
     stdout::print(&format!("{}\n", json!({ "error": error })))
@@ -159,6 +166,7 @@ fn reporters(failure: &Failure, pes: usize, fault: Option<&Fault>) -> Vec<usize>
 }
 
 /// This process cannot go on for `reason`: its world fails, if one runs, which is told; else nothing is.
+#[cfg(unix)]
 pub fn gives_up(reason: &str) -> bool {
     let Some(running) = running().clone() else {
         return false;

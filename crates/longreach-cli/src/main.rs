@@ -18,6 +18,7 @@ mod interrupt;
 mod launch;
 mod mask;
 mod measure;
+#[cfg(unix)]
 mod memory;
 mod output;
 mod part;
@@ -38,6 +39,7 @@ use args::{BenchCommand, Command};
 use error::Error;
 use std::process::ExitCode;
 
+#[cfg(unix)]
 #[global_allocator]
 static ALLOCATOR: memory::Allocator = memory::Allocator;
 

@@ -101,10 +101,7 @@ pub fn aborts() {
 
 /// The limit on this process's address space in brackets, with a blank before it; nothing where there is none.
 pub fn limit() -> String {
-    #[cfg(unix)]
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
-    #[cfg(not(unix))]
-    let limit = None::<u64>;
     let told = |limit| format!(" (this process may have {limit} bytes of address space, ulimit -v)");
     limit.map(told).unwrap_or_default()
 }

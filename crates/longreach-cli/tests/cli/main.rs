@@ -7,9 +7,9 @@ mod doctor;
 #[cfg(target_os = "linux")]
 mod drills;
 mod files;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod launch;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod left;
 mod process;
 #[cfg(target_os = "linux")]
