@@ -1,5 +1,6 @@
 //! Views of other libraries' arrays.
 
+#[cfg(any(feature = "ndarray", feature = "safetensors"))]
 use crate::tensor::{Data, View};
 
 /// Why an array is no [`View`].

@@ -74,6 +74,10 @@ pub fn timeless(error: &impl ToString) -> String {
 /// What an error says, whoever says it: a PE may find it out, or hear of it from one that was quicker.
 fn words(error: &impl ToString) -> String {
     let text = timeless(error);
+    // Of several that wait for the same PE, any may be the first to say so.
+    if let Some((who, _)) = text.split_once(" stalled during").or_else(|| text.split_once(" left during")) {
+        return format!("{who} is late or gone");
+    }
     let heard = ["failed during", "refused during"].iter().any(|how| text.contains(how));
     match text.split_once(": ").filter(|_| heard) {
         Some((_, words)) => words.to_owned(),
