@@ -30,6 +30,8 @@
 //! number of threads, on alignment, or on how a sequence of tiles is cut into calls.
 
 pub mod cpu;
+#[cfg(target_os = "linux")]
+pub mod cuda;
 pub mod flops;
 pub mod tensor;
 

@@ -1,0 +1,119 @@
+//! The library: whether it is there, in which version, and its handles.
+
+use super::error::Error;
+use cudarc::cudnn::sys::{self, cudnnHandle_t, cudnnStatus_t};
+use cudarc::driver::CudaStream;
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// The oldest version that is used: earlier ones have no backward, or a wrong one, for some shapes (9.10.0, 9.14.0,
+/// and those up to 9.15.0 for key lengths that 128 does not divide).
+pub const OLDEST: usize = 91501;
+
+/// A handle of cuDNN, for one stream and one thread at a time.
+pub struct Handle {
+    raw: cudnnHandle_t,
+    stream: Arc<CudaStream>,
+    version: usize,
+}
+
+// SAFETY: a handle may be used by any thread, one at a time, which `&mut self` in `Plan::execute` sees to.
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// A handle for work on `stream`. Fails where the library is absent or too old.
+    pub fn new(stream: &Arc<CudaStream>) -> Result<Self, Error> {
+        let version = version()?;
+        if version < OLDEST {
+            return Err(Error::TooOld { found: text(version), oldest: text(OLDEST) });
+        }
+        let mut raw = std::ptr::null_mut();
+        let _ = stream.context().bind_to_thread();
+        // SAFETY: the library is loaded; it writes one pointer.
+        said("cudnnCreate", unsafe { sys::cudnnCreate(&mut raw) })?;
+        let handle = Self { raw, stream: stream.clone(), version };
+        // SAFETY: the stream lives as long as the handle, which has a share of it.
+        said("cudnnSetStream", unsafe { sys::cudnnSetStream(raw, stream.cu_stream().cast()) })?;
+        Ok(handle)
+    }
+
+    pub(super) fn raw(&self) -> cudnnHandle_t {
+        self.raw
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// The library's version, as people write it.
+    pub fn version(&self) -> String {
+        text(self.version)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let status = unsafe { sys::cudnnDestroy(self.raw) };
+        debug_assert_eq!(status, cudnnStatus_t::CUDNN_STATUS_SUCCESS);
+    }
+}
+
+/// The library's version: major * 10000 + minor * 100 + patch.
+fn version() -> Result<usize, Error> {
+    // SAFETY: looks for a library by name.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::Absent {
+            looked_for: "libcudnn.so.9",
+            remedy: "`pip install nvidia-cudnn-cu13` brings it; put its folder on LD_LIBRARY_PATH",
+        });
+    }
+    // SAFETY: the library is there and has this function since its first version.
+    Ok(unsafe { sys::cudnnGetVersion() })
+}
+
+fn text(version: usize) -> String {
+    format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)
+}
+
+/// What a call returned, with what the library says of it.
+pub(super) fn said(call: &'static str, status: cudnnStatus_t) -> Result<(), Error> {
+    if status == cudnnStatus_t::CUDNN_STATUS_SUCCESS {
+        return Ok(());
+    }
+    let mut last = [0; 512];
+    // SAFETY: the library writes a terminated string of at most that length.
+    let last = unsafe {
+        sys::cudnnGetLastErrorString(last.as_mut_ptr(), last.len());
+        CStr::from_ptr(last.as_ptr())
+    };
+    let last = last.to_string_lossy();
+    let reason = match last.trim() {
+        "" => format!("{status:?}"),
+        last => format!("{status:?}, {last}"),
+    };
+    Err(Error::Call { call, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_written_as_people_do() {
+        assert_eq!(text(91900), "9.19.0");
+        assert_eq!(text(OLDEST), "9.15.1");
+    }
+
+    #[test]
+    fn a_machine_without_the_library_says_what_it_looked_for() {
+        match version() {
+            Ok(found) => assert!(found > 80000, "{found}"),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("libcudnn.so.9") && text.contains("pip install"), "{text}");
+            }
+        }
+    }
+}
