@@ -3,7 +3,7 @@
 #[cfg(any(feature = "ndarray", feature = "safetensors"))]
 use crate::tensor::{Data, View};
 
-/// Why an array is no [`View`].
+/// Why an array is no [`View`](crate::View).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
