@@ -1,7 +1,8 @@
 //! Arguments as typed. What they mean together is decided in [`crate::request`].
 
-use crate::error::Error;
+use crate::error::{Error, status};
 use crate::inject::Fault;
+use crate::stdout;
 use crate::values::{Memory, Window, layout, stages};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use longreach::{Layout, MOST_PES, Stages};
@@ -281,10 +282,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Prints and ends the process where help or the version is asked for.
 pub fn parse() -> Result<Cli, Error> {
     Cli::try_parse().map_err(|error| {
-        if !error.use_stderr() {
-            error.exit();
+        if error.use_stderr() {
+            return Error::Usage(first_paragraph(&error.to_string()));
         }
-        Error::Usage(first_paragraph(&error.to_string()))
+        match stdout::printed(error.print()) {
+            Ok(()) => std::process::exit(i32::from(status::DONE)),
+            Err(error) => error,
+        }
     })
 }
 

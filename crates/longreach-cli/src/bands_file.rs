@@ -1,9 +1,9 @@
 //! `--bands FILE.json`: any mask, as bands in global positions.
 
 use crate::error::Error;
+use crate::read::{self, unreadable};
 use longreach_plan::{Band, Edge};
 use serde::Deserialize;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -27,12 +27,13 @@ struct BandEntry {
 /// The bands of the file, for queries `0..q_len`.
 ///
 /// Fails when the file cannot be read, is no list of bands, or speaks of queries that there are not.
-pub fn read(path: &Path, q_len: usize) -> Result<Vec<Band>, Error> {
+pub fn bands(path: &Path, q_len: usize) -> Result<Vec<Band>, Error> {
     let bad = |why: String| Error::bad("--bands", path.display().to_string(), why);
     let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text))
-        .map_err(|error| bad(format!("cannot be read: {error}")))?;
+    let file = read::open("--bands", path)?;
+    file.take(MOST_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| unreadable("--bands", path, &error))?;
     if text.len() as u64 > MOST_BYTES {
         return Err(bad(format!("is larger than {MOST_BYTES} bytes")));
     }

@@ -2,8 +2,6 @@
 
 use crate::error::{Error, complain, status};
 use crate::inject::Fault;
-#[cfg(unix)]
-use crate::memory::limit;
 use crate::stdout;
 use longreach::{Failure, FailureKind, ShmemError, World};
 use serde_json::{Value, json};
@@ -131,9 +129,13 @@ fn hint(failure: &Failure) -> String {
     if unsaid { limit() } else { String::new() }
 }
 
+/// The limit on this process's memory in brackets, with a blank before it; nothing where there is none.
+#[cfg(unix)]
+pub use crate::memory::limit;
+
 /// Only Unix tells of such a limit.
 #[cfg(not(unix))]
-fn limit() -> String {
+pub fn limit() -> String {
     String::new()
 }
 

@@ -1,11 +1,11 @@
 //! Safetensors files as they come: whole or broken, kind or hostile.
 
 use crate::error::Error;
+use crate::read::{self, unreadable};
 use crate::tensors::Tensor;
 use longreach_kernels::DType;
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::Metadata};
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,16 +27,11 @@ impl TensorFile {
     pub fn open(argument: &'static str, path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
         let bad = |why: String| Error::bad(argument, name.clone(), why);
-        let cannot = |error: std::io::Error| bad(format!("cannot be read: {error}"));
-        // Asked before opening: opening a pipe would wait for its writer.
-        if !path.metadata().map_err(cannot)?.is_file() {
-            return Err(bad("is not a regular file".to_owned()));
-        }
-        let file = File::open(path).map_err(cannot)?;
+        let file = read::open(argument, path)?;
         // SAFETY: the mapping is read only. That no other program shortens or rewrites the file while this
         // one runs is asked of the user, as of every program that maps its input; this program writes its
         // own outputs beside and renames them, so it never changes a mapped file itself.
-        let map = unsafe { Mmap::map(&file) }.map_err(cannot)?;
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| unreadable(argument, path, &error))?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|error| bad(format!("is not a whole safetensors file: {}", reason(&error))))?;
         Ok(Self { argument, path: name, map: Arc::new(map), metadata, start: header.saturating_add(8) })

@@ -67,7 +67,7 @@ impl Asked<'_> {
             let why = format!("is the whole mask and cannot be combined with {other}: leave one of them out");
             return Err(Error::bad("--bands", path.display().to_string(), why));
         }
-        Ok(Mask::bands(bands_file::read(path, lengths.q_len)?))
+        Ok(Mask::bands(bands_file::bands(path, lengths.q_len)?))
     }
 
     fn shaped(

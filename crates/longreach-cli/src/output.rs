@@ -79,15 +79,14 @@ fn write_elements(file: &mut impl Write, output: &Output) -> std::io::Result<()>
 
 /// Writes a file beside `path` and renames it to `path` when it is whole.
 ///
-/// Fails when the folder cannot be written; `path` is then as it was before.
+/// Fails when it cannot be written; `path` is then as it was before, and nothing is left beside it.
 pub fn write_beside(
     argument: &str,
     path: &Path,
     write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> std::io::Result<()>,
 ) -> Result<(), Error> {
-    let cannot = |error: std::io::Error| {
-        Error::bad(argument, path.display().to_string(), format!("cannot be written: {error}"))
-    };
+    // That it could be written was checked before there was anything to write: the machine is to blame now.
+    let cannot = |error: std::io::Error| Error::Run(unwritable(argument, path, &error).to_string());
     let file = new_beside(path).map_err(cannot)?;
     let unfinished = interrupt::Unfinished::new(file.path());
     let mut writer = BufWriter::with_capacity(1 << 20, file.as_file());
@@ -121,7 +120,18 @@ pub fn check_path(argument: &str, path: &Path) -> Result<(), Error> {
         return Err(bad("exists and is not a regular file".to_owned()));
     }
     // Made and removed at once: whether a folder can be written is not known before it is tried.
-    new_beside(path).map(drop).map_err(|error| bad(format!("cannot be written: {error}")))
+    new_beside(path).map(drop).map_err(|error| unwritable(argument, path, &error))
+}
+
+/// Why a file cannot be written, without the name of the file beside it.
+fn unwritable(argument: &str, path: &Path, error: &std::io::Error) -> Error {
+    let text = error.to_string();
+    let reason = text.split_once(" at path ").map_or(&*text, |(reason, _)| reason);
+    let hint = match error.kind() {
+        std::io::ErrorKind::FileTooLarge => "; raise the limit on the size of files (ulimit -f)",
+        _ => "",
+    };
+    Error::bad(argument, path.display().to_string(), format!("cannot be written: {reason}{hint}"))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::inject::Fault;
 use crate::input::{Input, Sizes};
 use crate::mask::{Asked, Lengths};
 use crate::output::check_path;
+use crate::same_file::Identity;
 use crate::tensors::Tensor;
 use longreach::{Layout, Stages};
 use longreach_kernels::DType;
@@ -93,14 +94,7 @@ impl Request {
             }
             (None, false) => None,
         };
-        for (argument, path) in [("--out", &args.out), ("--trace", &args.trace)] {
-            path.as_deref().map_or(Ok(()), |path| check_path(argument, path))?;
-        }
-        if let (Some(out), Some(trace)) = (&args.out, &args.trace)
-            && out == trace
-        {
-            return Err(Error::bad("--trace", trace.display().to_string(), "is the file of --out also"));
-        }
+        check_outputs(&args)?;
         let out_dtype = match args.out_dtype {
             OutDtype::Input => sizes.dtype,
             OutDtype::F32 => DType::F32,
@@ -134,6 +128,24 @@ impl Request {
             json: args.json,
         })
     }
+}
+
+/// Refuses outputs that could not be written, or that would be written over another file of the request.
+fn check_outputs(args: &AttendArgs) -> Result<(), Error> {
+    let mut others = vec![("INPUT", Identity::of(&args.input))];
+    let read = [("--bands", &args.bands), ("--dout", &args.dout)];
+    others.extend(read.iter().filter_map(|(name, path)| Some((*name, Identity::of(path.as_deref()?)))));
+    for (argument, path) in [("--out", &args.out), ("--trace", &args.trace)] {
+        let Some(path) = path else { continue };
+        check_path(argument, path)?;
+        let own = Identity::of(path);
+        if let Some((other, _)) = others.iter().find(|(_, other)| own.is(other)) {
+            let why = format!("is the file of {other} also: name another one");
+            return Err(Error::bad(argument, path.display().to_string(), why));
+        }
+        others.push((argument, own));
+    }
+    Ok(())
 }
 
 /// This machine's cores shared by the PEs, at least one each.

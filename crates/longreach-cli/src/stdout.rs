@@ -5,10 +5,14 @@ use std::io::{ErrorKind, Write};
 
 /// Prints `text` in one piece. A reader that has gone away is no error: it has all it wanted.
 pub fn print(text: &str) -> Result<(), Error> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    printed(std::io::stdout().lock().write_all(text.as_bytes()))
+}
+
+/// What it means how printing went; what is still held back is printed first.
+pub fn printed(outcome: std::io::Result<()>) -> Result<(), Error> {
+    match outcome.and_then(|()| std::io::stdout().flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Error::Usage(format!("standard output cannot be written: {error}")))
+            Err(Error::Run(format!("standard output cannot be written: {error}")))
         }
         _ => Ok(()),
     }

@@ -1,11 +1,11 @@
 //! Signals as a thread of this process sees them.
 
 use crate::memory;
-use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::{Handle, Signals};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Signals that end the process where nothing else is to become of them.
 const ENDING: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
@@ -23,6 +23,9 @@ pub fn listen() -> io::Result<()> {
     let mut signals = Signals::new(wanted.chain([SIGABRT]))?;
     // SAFETY: `hold` is async-signal-safe: it loads an atomic and sleeps. After `signals`, which it must not hold up.
     unsafe { signal_hook::low_level::register(SIGABRT, memory::hold) }?;
+    // A write beyond the limit on the size of files then fails, as other writes do. Programs that are launched do not
+    // inherit that.
+    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     memory::reserve();
     // The program calls this once; a second listener would only end the process as well.
     let _ = LISTENER.set(signals.handle());

@@ -11,6 +11,9 @@ mod files;
 mod launch;
 #[cfg(target_os = "linux")]
 mod left;
+#[cfg(target_os = "linux")]
+mod limits;
+mod outputs;
 mod process;
 #[cfg(target_os = "linux")]
 mod processes;

@@ -1,4 +1,4 @@
-//! Readers that go away, outputs that are full, interrupts.
+//! Readers that go away, interrupts.
 
 use crate::support::{Folder, program, sample, small, text};
 use std::process::Stdio;
@@ -15,20 +15,6 @@ fn a_reader_that_goes_away_is_no_panic() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn an_output_that_is_full_is_an_error() {
-    let folder = Folder::new();
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = program()
-        .args(["attend".as_ref(), folder.file("in", small("F32")).as_os_str()])
-        .stdout(full)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("standard output cannot be written"));
 }
 
 #[cfg(unix)]
