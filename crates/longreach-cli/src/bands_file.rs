@@ -4,16 +4,43 @@ use crate::error::Error;
 use crate::read::{self, unreadable};
 use longreach_plan::{Band, Edge};
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use std::fmt;
 use std::io::Read;
+use std::marker::PhantomData;
 use std::path::Path;
 
 /// Largest file that is read: a band takes about a hundred bytes, so this is millions of bands.
 const MOST_BYTES: u64 = 1 << 28;
 
+/// A value that is written as an object. Serde reads structs from arrays of their fields too.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(OfObject(PhantomData))
+    }
+}
+
+struct OfObject<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OfObject<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BandsFile {
-    bands: Vec<BandEntry>,
+    bands: Vec<Object<BandEntry>>,
 }
 
 #[derive(Deserialize)]
@@ -41,13 +68,13 @@ pub fn bands(path: &Path, q_len: usize) -> Result<Vec<Band>, Error> {
 }
 
 fn parse(text: &str, q_len: usize) -> Result<Vec<Band>, String> {
-    let file: BandsFile = serde_json::from_str(text).map_err(|error| {
+    let Object(file): Object<BandsFile> = serde_json::from_str(text).map_err(|error| {
         format!(
             "is not a list of bands: {error}; expected \
              {{\"bands\":[{{\"q\":[a,b],\"lo\":{{\"fixed\":n}},\"hi\":{{\"diagonal\":n}}}}]}}"
         )
     })?;
-    let band = |(number, entry): (usize, BandEntry)| {
+    let band = |(number, Object(entry)): (usize, Object<BandEntry>)| {
         let [start, end] = entry.q;
         let inside = usize::try_from(end).is_ok_and(|end| end <= q_len);
         if start < 0 || start > end || !inside {
@@ -98,6 +125,17 @@ mod tests {
             r#"{"bands":[{"q":[0,1],"lo":{"fixed":0,"diagonal":1},"hi":{"fixed":1}}]}"#,
             r#"{"bands":[],"mask":"causal"}"#,
             r#"{"bands":[]} trailing"#,
+            r#"{"bands":[],"bands":[]}"#,
+            // Arrays in place of objects, at each level.
+            "[[]]",
+            r#"[[{"q":[0,4],"lo":{"fixed":0},"hi":{"fixed":1}}]]"#,
+            r#"{"bands":[[[0,4],{"fixed":0},{"fixed":1}]]}"#,
+            r#"{"bands":[{"q":[0,4],"lo":["fixed",0],"hi":{"fixed":1}}]}"#,
+            r#"{"bands":[{"q":[0,4],"lo":[0],"hi":{"fixed":1}}]}"#,
+            r#"{"bands":[{"q":[0,4],"lo":{"fixed":[0]},"hi":{"fixed":1}}]}"#,
+            // Objects in place of arrays.
+            r#"{"bands":{}}"#,
+            r#"{"bands":[{"q":{"0":0,"1":4},"lo":{"fixed":0},"hi":{"fixed":1}}]}"#,
         ] {
             assert!(parse(text, 4).unwrap_err().starts_with("is not a list of bands"), "{text}");
         }

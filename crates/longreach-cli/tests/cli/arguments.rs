@@ -115,6 +115,8 @@ fn masks_that_contradict_themselves_or_the_lengths() {
     for (text, part) in [
         ("", "not a list of bands"),
         ("{\"bands\":3}", "not a list of bands"),
+        ("[[]]", "expected an object"),
+        (r#"{"bands":[[[0,12],{"fixed":0},{"diagonal":1}]]}"#, "expected an object"),
         (r#"{"bands":[{"q":[0,13],"lo":{"fixed":0},"hi":{"diagonal":1}}]}"#, "band 0 has q [0, 13)"),
         (r#"{"bands":[{"q":[0,1],"lo":{"fixed":"a"},"hi":{"diagonal":1}}]}"#, "not a list of bands"),
         (
