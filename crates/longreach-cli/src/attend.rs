@@ -16,7 +16,6 @@ use crate::run::{self, Planned, Way};
 use crate::{stdout, trace};
 use longreach::{Rendezvous, World, reference};
 use longreach_kernels::DType;
-use std::path::Path;
 
 /// Computes what was asked for; returns the exit status.
 pub fn attend(args: AttendArgs) -> Result<u8, Error> {
@@ -94,9 +93,16 @@ fn finish(request: &Request, runs: &Runs, progress: &Progress) -> Result<u8, Err
         return Ok(status::CHECK_FAILED);
     }
 
+    // Before anything is compared or written, so that nothing is where not all can be.
+    let out = request.out.as_ref().map(|(path, dtype)| (path, outputs(*dtype, problem, &runs.results)));
+    if let Some(why) = out.as_ref().and_then(|(_, outputs)| overflow(outputs)) {
+        complain(&why);
+        return Ok(status::CHECK_FAILED);
+    }
+
     let rows = if request.check { Some(compare(problem, &runs.results, progress)?) } else { None };
-    if let Some((path, dtype)) = &request.out {
-        progress.step("writing the results", || write(path, *dtype, problem, &runs.results))?;
+    if let Some((path, outputs)) = out {
+        progress.step("writing the results", || output::write(path, outputs))?;
     }
     if let Some(path) = &request.trace {
         trace::write(path, &runs.spans)?;
@@ -114,12 +120,13 @@ fn finish(request: &Request, runs: &Runs, progress: &Progress) -> Result<u8, Err
     };
     stdout::print(&if request.json { format!("{}\n", report.json()) } else { report.text() })?;
 
-    let failed: Vec<&str> = rows.iter().flatten().filter(|row| !row.passed()).map(|row| row.name).collect();
-    if failed.is_empty() {
-        return Ok(status::DONE);
+    match rows.as_deref().and_then(check::verdict) {
+        None => Ok(status::DONE),
+        Some(why) => {
+            complain(&why);
+            Ok(status::CHECK_FAILED)
+        }
     }
-    complain(&format!("{} not within the accuracy rule", failed.join(", ")));
-    Ok(status::CHECK_FAILED)
 }
 
 /// Errors against float64, beside those of the same engine on one PE.
@@ -148,7 +155,8 @@ fn compare(problem: &Problem, results: &Results, progress: &Progress) -> Result<
     rows().map_err(|mismatch| Error::Run(format!("the check cannot be made: {mismatch}")))
 }
 
-fn write(path: &Path, dtype: DType, problem: &Problem, results: &Results) -> Result<(), Error> {
+/// What --out writes.
+fn outputs<'r>(dtype: DType, problem: &Problem, results: &'r Results) -> Vec<Output<'r>> {
     let sizes = &problem.sizes;
     let shape = |name: &str| match name {
         "lse" => vec![sizes.batch, sizes.q_heads, sizes.q_len],
@@ -161,5 +169,19 @@ fn write(path: &Path, dtype: DType, problem: &Problem, results: &Results) -> Res
     let outputs = results.tensors().into_iter().filter(|(name, _)| asked(name)).map(|(name, values)| {
         Output { name, dtype: if name == "lse" { DType::F32 } else { dtype }, shape: shape(name), values }
     });
-    output::write(path, outputs.collect())
+    outputs.collect()
+}
+
+/// What is to be said where finite results would be written as infinite.
+fn overflow(outputs: &[Output]) -> Option<String> {
+    let beyond: Vec<String> = outputs
+        .iter()
+        .map(|output| (output, output.overflows()))
+        .filter(|(_, values)| *values > 0)
+        .map(|(Output { name, dtype, .. }, values)| {
+            let noun = if values == 1 { "value" } else { "values" };
+            format!("{name} has {values} {noun} beyond {dtype}'s range")
+        })
+        .collect();
+    (!beyond.is_empty()).then(|| format!("{}: write --out-dtype f32", beyond.join(", ")))
 }

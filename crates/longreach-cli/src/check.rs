@@ -1,6 +1,7 @@
 //! `--check`: errors against float64 beside those of one device.
 
 use crate::results::Results;
+use longreach::reference::accuracy::{RATIO_LIMIT, SLACK};
 use longreach::reference::{self, Errors};
 
 /// The errors of one tensor.
@@ -19,6 +20,29 @@ impl Row {
     pub fn passed(&self) -> bool {
         reference::passes(self.errors, self.one_device)
     }
+
+    /// Whether the rule is not met although several PEs are as good as one device.
+    fn lost_by_one_device(&self) -> bool {
+        let beyond = self.errors.relative - RATIO_LIMIT * self.one_device;
+        !self.passed() && self.one_device.is_finite() && beyond <= SLACK
+    }
+}
+
+/// What is to be said of rows that do not meet the accuracy rule; none where all do.
+pub fn verdict(rows: &[Row]) -> Option<String> {
+    let names = |of: &dyn Fn(&Row) -> bool| {
+        let names: Vec<&str> = rows.iter().filter(|row| of(row)).map(|row| row.name).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let worse = names(&|row| !row.passed() && !row.lost_by_one_device())
+        .map(|names| format!("{names} not within the accuracy rule"));
+    let lost = names(&Row::lost_by_one_device).map(|names| {
+        format!(
+            "{names} not within the accuracy rule, and one device is no better: float32 itself loses this much on \
+             this input"
+        )
+    });
+    worse.into_iter().chain(lost).reduce(|worse, lost| format!("{worse}; {lost}"))
 }
 
 /// Compares results, and those of one device, with the reference.
@@ -43,4 +67,26 @@ pub fn compare(
         rows.push(row("dv", &|results| exact.dv_errors(&results.dv))?);
     }
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &'static str, relative: f64, one_device: f64) -> Row {
+        Row { name, errors: Errors { max_abs: relative, relative }, one_device }
+    }
+
+    #[test]
+    fn who_loses_the_accuracy_is_said() {
+        let (good, worse) = (row("out", 1e-7, 1e-7), row("lse", 1e-3, 1e-7));
+        let (lost, both) = (row("dq", 1.05e-4, 1e-4), row("dk", 2e-4, 1e-4));
+        let nothing = row("dv", f64::INFINITY, f64::INFINITY);
+        assert_eq!(verdict(&[good]), None);
+        assert_eq!(verdict(&[good, worse]).unwrap(), "lse not within the accuracy rule");
+        let of_lost = verdict(&[good, lost]).unwrap();
+        assert!(of_lost.starts_with("dq not within the accuracy rule, and one device is no better: "));
+        let all = verdict(&[good, worse, lost, both, nothing]).unwrap();
+        assert!(all.starts_with("lse, dk, dv not within the accuracy rule; dq not within"), "{all}");
+    }
 }

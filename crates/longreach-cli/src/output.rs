@@ -29,6 +29,18 @@ struct Entry {
     data_offsets: [usize; 2],
 }
 
+impl Output<'_> {
+    /// Finite results that rounding to the type makes infinite.
+    pub fn overflows(&self) -> usize {
+        let infinite = |x: f32| match self.dtype {
+            DType::F32 => x.is_infinite(),
+            DType::F16 => f16::from_f32(x).is_infinite(),
+            DType::Bf16 => bf16::from_f32(x).is_infinite(),
+        };
+        self.values.iter().filter(|x| x.is_finite() && infinite(**x)).count()
+    }
+}
+
 /// Writes the tensors to `path` by way of a file beside it that is renamed when whole.
 pub fn write(path: &Path, mut outputs: Vec<Output>) -> Result<(), Error> {
     // Wider elements first, so that every tensor is aligned for its type; by name within a width.
@@ -168,6 +180,13 @@ mod tests {
             .collect();
         assert_eq!(lse, values);
         assert_eq!(file.tensor("dk").unwrap().shape(), [3]);
+    }
+
+    #[test]
+    fn what_overflows_is_what_rounds_to_infinity() {
+        let values = [65519.0, 65520.0, -1e30, f32::MAX, f32::INFINITY, f32::NAN, 0.0];
+        let of = |dtype| Output { name: "dk", dtype, shape: vec![7], values: &values }.overflows();
+        assert_eq!([DType::F32, DType::F16, DType::Bf16].map(of), [0, 3, 1]);
     }
 
     #[test]

@@ -80,6 +80,29 @@ fn the_sample_is_within_the_accuracy_rule() {
 }
 
 #[test]
+fn what_float32_itself_loses_is_said_to_be_so() {
+    let folder = Folder::new();
+    let (tokens, dim) = (256, 16);
+    let shape = [1, tokens, 2, dim];
+    let mut file = safetensors("", &["q", "k", "v"].map(|name| entry(name, "F32", &shape)));
+    let bytes = tokens * 2 * dim * 4;
+    let at = file.len() - bytes;
+    for x in file[at..].chunks_mut(4) {
+        let value = f32::from_le_bytes(x.try_into().unwrap());
+        x.copy_from_slice(&(value + 50.0).to_le_bytes());
+    }
+    let input = folder.file("in", file);
+    let ran = attend(&input, &["--pes", "3", "--backward", "--check"]);
+    assert_eq!(ran.status, Some(1), "{}", ran.stderr);
+    let line = ran.stderr.lines().last().unwrap();
+    assert!(
+        line.starts_with("error: dq, dk not within the accuracy rule, and one device is no better: "),
+        "{line}"
+    );
+    assert!(line.ends_with("float32 itself loses this much on this input"), "{line}");
+}
+
+#[test]
 fn the_table_shows_every_pe_and_every_error() {
     let folder = Folder::new();
     let ran = attend(&folder.file("in", small("F32")), &["--pes", "3", "--backward", "--check"]);

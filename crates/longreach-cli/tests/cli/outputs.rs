@@ -88,3 +88,31 @@ fn a_file_beside_an_output_is_not_spoken_of() {
         assert!(!ran.stderr.contains(".longreach"), "{}", ran.stderr);
     }
 }
+
+#[test]
+fn results_that_the_type_cannot_hold_are_not_written() {
+    let folder = Folder::new();
+    let input = folder.file("in", small("F16"));
+    let mut large = safetensors("", &[entry("dout", "F16", &[2, 12, 4, 6])]);
+    let elements = large.len() - 2 * 12 * 4 * 6 * 2;
+    large[elements..]
+        .chunks_mut(2)
+        .for_each(|x| x.copy_from_slice(&half::f16::from_f32(50_000.0).to_le_bytes()));
+    let dout = text(&folder.file("dout", large));
+    let (out, trace) = (text(&folder.path("out")), text(&folder.path("trace")));
+    for transport in ["threads", "processes"].iter().take(if cfg!(target_os = "linux") { 2 } else { 1 }) {
+        let args = ["--backward", "--dout", &dout, "--out", &out, "--trace", &trace, "--json"];
+        let args = [&args[..], &["--transport", transport]].concat();
+        let ran = attend(&input, &args);
+        assert_eq!((ran.status, &*ran.stdout), (Some(1), ""), "{}", ran.stderr);
+        let line = ran.stderr.lines().last().unwrap();
+        assert!(line.starts_with("error: ") && line.ends_with(" beyond f16's range: write --out-dtype f32"));
+        assert!(line.contains("dv has ") && !line.contains("out has"), "{line}");
+        assert_eq!(folder.names(), ["dout", "in"]);
+        let wide = attend(&input, &[&args[..], &["--out-dtype", "f32"]].concat());
+        assert_eq!(wide.status, Some(0), "{}", wide.stderr);
+        for path in [&out, &trace] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
