@@ -3,9 +3,12 @@
 use crate::error::{Error, status};
 use crate::inject::Fault;
 use crate::stdout;
-use crate::values::{Memory, Window, layout, stages};
+use crate::values::{
+    MOST_SECONDS, MOST_THREADS, Memory, SCALES, Window, layout, scale, seconds, stages, whole,
+};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use longreach::{Layout, MOST_PES, Stages};
+use longreach_plan::MAX_LEN;
 #[cfg(unix)]
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -108,7 +111,7 @@ pub struct AttendArgs {
     #[arg(long, value_enum, default_value = "threads")]
     pub transport: Transport,
     /// Compute threads a PE [default: cores / pes, at least 1]
-    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = threads, allow_hyphen_values = true)]
     pub threads: Option<usize>,
     /// Who holds what: zigzag, contiguous or striped[:BLOCK]
     #[arg(long, value_name = "LAYOUT", default_value = "zigzag", value_parser = layout)]
@@ -128,7 +131,7 @@ pub struct AttendArgs {
     #[arg(long, value_name = "FILE.json")]
     pub bands: Option<PathBuf>,
     /// Factor of the scores [default: the file's, else Dqk^-0.5]
-    #[arg(long, value_name = "X", value_parser = finite, allow_hyphen_values = true)]
+    #[arg(long, value_name = "X", value_parser = factor, allow_hyphen_values = true)]
     pub scale: Option<f64>,
     /// Compute gradients also
     #[arg(long)]
@@ -137,7 +140,7 @@ pub struct AttendArgs {
     #[arg(long, value_name = "FILE")]
     pub dout: Option<PathBuf>,
     /// Seed of a generated dout
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = seed, allow_hyphen_values = true)]
     pub seed: u64,
     /// Compare with float64; exit 1 where the accuracy rule is not met
     #[arg(long)]
@@ -158,7 +161,7 @@ pub struct AttendArgs {
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
     /// Longest time without progress of a PE that another waits for
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = deadline, allow_hyphen_values = true)]
     pub deadline: Duration,
     /// For drills: KIND@pe=N,forward|backward,stage=N with KIND kill, fail or stall (and seconds=X)
     #[arg(long, value_name = "FAULT")]
@@ -190,18 +193,20 @@ pub struct LaunchArgs {
 
 /// Arguments of `longreach bench attention`.
 #[derive(Args, Debug)]
+// There is no file here that the mask could be of.
+#[command(mut_arg("mask", |arg| arg.help("Who sees what [default: causal]")))]
 pub struct BenchArgs {
     /// Tokens
-    #[arg(long, value_name = "N", default_value = "4096", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = tokens, allow_hyphen_values = true)]
     pub seqlen: usize,
     /// Query heads
-    #[arg(long, value_name = "N", default_value = "4", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = heads, allow_hyphen_values = true)]
     pub q_heads: usize,
     /// Key and value heads [default: as --q-heads]
-    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = heads, allow_hyphen_values = true)]
     pub kv_heads: Option<usize>,
     /// Elements a head
-    #[arg(long, value_name = "N", default_value = "128", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value = "128", value_parser = heads, allow_hyphen_values = true)]
     pub head_dim: usize,
     /// Element type of q, k and v
     #[arg(long, value_enum, default_value = "f32")]
@@ -212,7 +217,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = world_size, allow_hyphen_values = true)]
     pub pes: usize,
     /// Compute threads a PE [default: cores / pes, at least 1]
-    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = threads, allow_hyphen_values = true)]
     pub threads: Option<usize>,
     /// Time the backward pass also
     #[arg(long)]
@@ -244,37 +249,39 @@ pub enum BenchDtype {
     Bf16,
 }
 
+/// Most heads, and elements a head, that `bench` generates: more are a mistake.
+const MOST_HEADS: usize = 1 << 16;
+
 fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if n >= 1 => Ok(n),
-        _ => Err("expected a whole number, at least 1".to_owned()),
-    }
+    whole(text, 1, usize::MAX)
 }
 
 fn world_size(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if (1..=MOST_PES).contains(&n) => Ok(n),
-        _ => Err(format!("expected a whole number from 1 to {}", MOST_PES)),
-    }
+    whole(text, 1, MOST_PES)
 }
 
-fn whole(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+fn threads(text: &str) -> Result<usize, String> {
+    whole(text, 1, MOST_THREADS)
 }
 
-fn finite(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if (x as f32).is_finite() => Ok(x),
-        _ => Err("expected a finite number of float32's range".to_owned()),
-    }
+fn tokens(text: &str) -> Result<usize, String> {
+    whole(text, 1, usize::try_from(MAX_LEN).unwrap_or(usize::MAX))
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|&s| s > 0.0);
-    seconds
-        .and_then(|s| Duration::try_from_secs_f64(s).ok())
-        .filter(|deadline| !deadline.is_zero())
-        .ok_or_else(|| "expected a number of seconds above 0".to_owned())
+fn heads(text: &str) -> Result<usize, String> {
+    whole(text, 1, MOST_HEADS)
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    whole(text, 0, u64::MAX)
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    scale(text).ok_or_else(|| format!("expected {SCALES}"))
+}
+
+fn deadline(text: &str) -> Result<Duration, String> {
+    seconds(text, 1e-9).ok_or_else(|| format!("expected a number of seconds from 1e-9 to {MOST_SECONDS:e}"))
 }
 
 /// The arguments of this process, or the error in one line.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 #[non_exhaustive]
 pub enum Error {
     /// An argument, a file or a combination of them that cannot be used.
-    #[error("{argument} {}: {why}", shortened(value))]
+    #[error("{argument} {}: {why}", shown(value))]
     Bad {
         /// The argument as the user typed it: `--window`, `INPUT`.
         argument: String,
@@ -75,12 +75,12 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// A value short enough for a message.
-fn shortened(value: &str) -> String {
+/// A value short enough for a message, and visible in it.
+pub fn shown(value: &str) -> String {
     const MOST: usize = 200;
     match value.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}...", &value[..end]),
-        None if value.is_empty() => "''".to_owned(),
+        None if value.trim().is_empty() => format!("'{value}'"),
         None => value.to_owned(),
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::args::Transport;
 use crate::error::Error;
-use longreach::{Direction, Plan, StageHook};
+use crate::values::{MOST_SECONDS, seconds, whole};
+use longreach::{Direction, MOST_PES, Plan, StageHook};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -45,8 +46,8 @@ impl FromStr for Fault {
         let (mut pe, mut stage, mut seconds, mut direction) = (None, None, None, None);
         for word in place.split(',').map(str::trim) {
             match word.split_once('=') {
-                Some(("pe", n)) => once(&mut pe, "pe", number("pe", n)?)?,
-                Some(("stage", n)) => once(&mut stage, "stage", number("stage", n)?)?,
+                Some(("pe", n)) => once(&mut pe, "pe", number("pe", n, MOST_PES - 1)?)?,
+                Some(("stage", n)) => once(&mut stage, "stage", number("stage", n, usize::MAX)?)?,
                 Some(("seconds", x)) => once(&mut seconds, "seconds", duration(x)?)?,
                 None if word == "forward" => once(&mut direction, "a direction", Direction::Forward)?,
                 None if word == "backward" => once(&mut direction, "a direction", Direction::Backward)?,
@@ -78,13 +79,14 @@ fn once<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), String> {
     }
 }
 
-fn number(name: &str, text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| format!("{name}={text} is not a whole number, at least 0"))
+fn number(name: &str, text: &str, most: usize) -> Result<usize, String> {
+    whole(text, 0, most).map_err(|error| format!("{name}={text} is none: {error}"))
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| format!("seconds={text} is not a number of seconds, at least 0"))
+    let refused =
+        || format!("seconds={text} is none: expected a number of seconds from 0 to {MOST_SECONDS:e}");
+    seconds(text, 0.0).ok_or_else(refused)
 }
 
 impl fmt::Display for Fault {

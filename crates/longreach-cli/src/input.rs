@@ -1,9 +1,10 @@
 //! INPUT: q, k and v with the defaults that the file carries.
 
 use crate::args::MaskKind;
-use crate::error::Error;
+use crate::error::{Error, shown};
 use crate::file::TensorFile;
 use crate::tensors::Tensor;
+use crate::values::{SCALES, scale};
 use longreach_kernels::DType;
 use std::path::Path;
 
@@ -58,7 +59,8 @@ impl Input {
         let file = TensorFile::open("INPUT", path)?;
         if let Some(layout) = file.entry("layout").filter(|&layout| layout != "bshd") {
             return Err(file.bad(format!(
-                "metadata layout is {layout}, expected bshd [batch, sequence, heads, dim]: transpose q, k and v"
+                "metadata layout is {}, expected bshd [batch, sequence, heads, dim]: transpose q, k and v",
+                shown(layout)
             )));
         }
         let q = file.tensor("q", "[B, Sq, Hq, Dqk]")?;
@@ -119,9 +121,10 @@ impl Input {
             None => Ok(None),
             Some("causal") => Ok(Some(MaskKind::Causal)),
             Some("full") => Ok(Some(MaskKind::Full)),
-            Some(other) => Err(self
-                .file
-                .bad(format!("metadata mask is {other}, expected causal or full; --mask overrides it"))),
+            Some(other) => Err(self.file.bad(format!(
+                "metadata mask is {}, expected causal or full; --mask overrides it",
+                shown(other)
+            ))),
         }
     }
 
@@ -132,10 +135,9 @@ impl Input {
         let Some(text) = self.file.entry("scale") else {
             return Ok((self.sizes.head_dim as f64).powf(-0.5));
         };
-        text.trim().parse::<f64>().ok().filter(|&scale: &f64| (scale as f32).is_finite()).ok_or_else(|| {
-            self.file.bad(format!(
-                "metadata scale is {text}, expected a finite number of float32's range; --scale overrides it"
-            ))
+        scale(text.trim()).ok_or_else(|| {
+            let why = format!("metadata scale is {}, expected {SCALES}; --scale overrides it", shown(text));
+            self.file.bad(why)
         })
     }
 }

@@ -164,7 +164,7 @@ impl<'p> Planned<'p> {
         let v = longreach::shard(&problem.v.view(), &self.kv, me)?;
         let dout =
             problem.dout.as_ref().map(|dout| longreach::shard(&dout.view(), &self.q, me)).transpose()?;
-        let mut part = Part { tensors: Vec::new(), difference: None, calls: Vec::with_capacity(self.repeat) };
+        let mut part = Part { tensors: Vec::new(), difference: None, calls: Vec::new() };
         for number in 1..=self.repeat {
             // PEs begin a pass together: its times are its own, not those of what came before.
             team.barrier()?;
@@ -244,8 +244,12 @@ fn floats(elements: longreach::Elements) -> Vec<f32> {
 /// Why a plan was refused, in the words of the command line.
 fn refused(error: longreach::Error, options: &Options) -> Error {
     match (&error, options.memory) {
-        (longreach::Error::Plan(plan::Error::Memory { .. }), Some(bound)) => {
-            Error::bad("--memory", bound.to_string(), error.to_string())
+        (longreach::Error::Plan(plan::Error::Memory { smallest, stages, .. }), Some(bound)) => {
+            let why = format!(
+                "at least {smallest} bytes a PE are needed, at {stages} fetched stages: raise the bound, allow more \
+                 stages or use more PEs"
+            );
+            Error::bad("--memory", bound.to_string(), why)
         }
         _ => Error::Usage(error.to_string()),
     }

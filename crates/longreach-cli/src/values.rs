@@ -3,6 +3,37 @@
 use longreach::{Layout, Stages};
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
+
+/// Most compute threads of a PE: the engine takes no more.
+pub const MOST_THREADS: usize = 4095;
+
+/// Longest time that can be asked for, some thirty years: clocks can be added to.
+pub const MOST_SECONDS: f64 = 1e9;
+
+/// What [`scale`] takes.
+pub const SCALES: &str = "a finite number of float32's range: 0, or from 1.4e-45 to 3.4e38 with either sign";
+
+/// A whole number from `least` to `most`.
+pub fn whole<T: FromStr + PartialOrd + fmt::Display>(text: &str, least: T, most: T) -> Result<T, String> {
+    match text.parse() {
+        Ok(n) if (&least..=&most).contains(&&n) => Ok(n),
+        _ => Err(format!("expected a whole number from {least} to {most}")),
+    }
+}
+
+/// A factor of the scores, which float32 can hold.
+pub fn scale(text: &str) -> Option<f64> {
+    let scale = text.parse::<f64>().ok()?;
+    let held = scale as f32;
+    (held.is_finite() && (held == 0.0) == (scale == 0.0)).then_some(scale)
+}
+
+/// A time from `least` seconds to [`MOST_SECONDS`].
+pub fn seconds(text: &str, least: f64) -> Option<Duration> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (least..=MOST_SECONDS).contains(seconds))?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
 
 /// `--window LEFT,RIGHT`; `None` is no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +55,9 @@ impl FromStr for Window {
         };
         text.split_once(',')
             .and_then(|(left, right)| Some(Self { left: bound(left)?, right: bound(right)? }))
-            .ok_or_else(|| "expected LEFT,RIGHT, each a whole number or -1 for no bound".to_owned())
+            .ok_or_else(|| {
+                format!("expected LEFT,RIGHT, each a whole number from 0 to {}, or -1 for no bound", i64::MAX)
+            })
     }
 }
 
@@ -38,18 +71,25 @@ impl fmt::Display for Window {
 /// `--layout`: who holds which tokens.
 pub fn layout(text: &str) -> Result<Layout, String> {
     text.parse().map_err(|error| match error {
-        longreach_plan::Error::Parse { expected, .. } => format!("expected {expected}"),
+        longreach_plan::Error::Parse { expected, .. } => {
+            let most = if text.starts_with("striped:") {
+                format!(", at most {}", usize::MAX)
+            } else {
+                String::new()
+            };
+            format!("expected {expected}{most}")
+        }
         other => other.to_string(),
     })
 }
 
 /// `--stages`: how many fetched stages.
 pub fn stages(text: &str) -> Result<Stages, String> {
-    match (text, text.parse()) {
-        ("auto", _) => Ok(Stages::Auto),
-        (_, Ok(n)) if n >= 1 => Ok(Stages::Exactly(n)),
-        _ => Err("expected auto or a whole number, at least 1 (stage 0, the PE's own rows, is not counted)"
-            .to_owned()),
+    match text {
+        "auto" => Ok(Stages::Auto),
+        _ => whole(text, 1, usize::MAX)
+            .map(Stages::Exactly)
+            .map_err(|error| format!("{error}, or auto (stage 0, the PE's own rows, is not counted)")),
     }
 }
 
@@ -68,7 +108,10 @@ impl FromStr for Memory {
             .unwrap_or((text, 1));
         let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
         bytes.filter(|&n| n > 0).map(Self).ok_or_else(|| {
-            "expected a number of bytes above 0, plain or with one of the suffixes KiB, MiB, GiB".to_owned()
+            format!(
+                "expected a number of bytes from 1 to {}, plain or with one of the suffixes KiB, MiB, GiB",
+                u64::MAX
+            )
         })
     }
 }
@@ -85,6 +128,35 @@ mod tests {
         for bad in ["-2,0", "0,-2", "1", "1,2,3", ",", "a,b", "1.5,0", "99999999999999999999,0", "--json"] {
             assert!(window(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn factors_are_zero_in_float32_only_where_they_are_zero() {
+        for (text, value) in [("0", 0.0), ("-0.0", -0.0), ("1e-45", 1e-45), ("-3.4e38", -3.4e38)] {
+            assert_eq!(scale(text), Some(value), "{text}");
+        }
+        for bad in ["1e-46", "-1e-46", "1e-320", "4e38", "nan", "inf", "-inf", "", "x"] {
+            assert_eq!(scale(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(seconds("0", 0.0), Some(Duration::ZERO));
+        assert_eq!(seconds("1e-9", 1e-9), Some(Duration::from_nanos(1)));
+        assert_eq!(seconds("1e9", 0.0), Some(Duration::from_secs(1_000_000_000)));
+        for bad in ["0", "1e-10", "1.1e9", "1e300", "inf", "nan", "-1", ""] {
+            assert_eq!(seconds(bad, 1e-9), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_engine_takes_so_many_threads_and_no_more() {
+        let options = longreach::Options { threads: MOST_THREADS + 1, ..Default::default() };
+        let world = longreach::World::threads(1).unwrap();
+        let made = world.run(|pe| longreach::ContextParallel::new(&pe.team()?, &options).map(|_| ()));
+        let error = made.unwrap_err().to_string();
+        assert!(error.contains(&format!("fewer than {}", MOST_THREADS + 1)), "{error}");
     }
 
     #[test]

@@ -64,6 +64,7 @@ fn problem(args: &BenchArgs) -> Result<Problem, Error> {
         head_dim: args.head_dim,
         value_dim: args.head_dim,
     };
+    check_size(&sizes)?;
     let lengths = Lengths { batch: 1, q_len: args.seqlen, kv_len: args.seqlen };
     let asked = Asked { shape: &args.mask, kv_documents: None, bands: None };
     let (mask, bands) = asked.mask(|| Ok(None), lengths)?;
@@ -85,6 +86,22 @@ fn problem(args: &BenchArgs) -> Result<Problem, Error> {
         memory: None,
         deadline: Duration::from_secs(60),
     })
+}
+
+/// Refuses tensors that no process has the addresses for. What there is no memory for is found when they are made.
+fn check_size(sizes: &Sizes) -> Result<(), Error> {
+    const MOST_BYTES: u128 = 1 << 47;
+    let Sizes { q_len: tokens, q_heads, kv_heads, head_dim, .. } = *sizes;
+    let heads = q_heads as u128 + 2 * kv_heads as u128;
+    let bytes = heads * tokens as u128 * head_dim as u128 * sizes.dtype.size() as u128;
+    if bytes <= MOST_BYTES {
+        return Ok(());
+    }
+    let given = format!("{tokens} with --q-heads {q_heads}, --kv-heads {kv_heads} and --head-dim {head_dim}");
+    let why = format!(
+        "q, k and v have {bytes} bytes, expected at most {MOST_BYTES}, for which there are addresses"
+    );
+    Err(Error::bad("--seqlen", given, why))
 }
 
 /// One turn of the engine and of the matrix products.

@@ -27,7 +27,7 @@ fn values_that_an_argument_does_not_take() {
         (&["--layout", "striped:0"], &["'striped:0'", "--layout"]),
         (&["--layout", "striped:x"], &["'striped:x'", "--layout"]),
         (&["--layout", ""], &["--layout"]),
-        (&["--stages", "0"], &["'0'", "--stages", "at least 1"]),
+        (&["--stages", "0"], &["'0'", "--stages", "from 1 to"]),
         (&["--stages", "-1"], &["'-1'", "--stages"]),
         (&["--stages", "some"], &["'some'", "--stages", "auto"]),
         (&["--memory", "0"], &["'0'", "--memory"]),

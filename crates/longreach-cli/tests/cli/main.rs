@@ -13,6 +13,7 @@ mod launch;
 mod left;
 #[cfg(target_os = "linux")]
 mod limits;
+mod messages;
 mod outputs;
 mod process;
 #[cfg(target_os = "linux")]
