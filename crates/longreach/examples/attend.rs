@@ -8,8 +8,8 @@ fn main() -> Result<(), Error> {
     let (pes, tokens) = (3, 1000);
     let wave = |len: usize, rate: f32| (0..len).map(|i| (i as f32 * rate).sin()).collect::<Vec<_>>();
     let (q, k, v) = (wave(tokens * 128, 0.7), wave(tokens * 64, 0.3), wave(tokens * 64, 0.9));
-    let view = |x, heads| View::contiguous(Data::F32(x), [1, tokens, heads, 32]).expect("as many elements");
-    let (q, k, v) = (view(&q, 4), view(&k, 2), view(&v, 2));
+    let view = |x, heads| View::contiguous(Data::F32(x), [1, tokens, heads, 32]);
+    let (q, k, v) = (view(&q, 4)?, view(&k, 2)?, view(&v, 2)?);
 
     let attention = Attention::new(Mask::causal(), tokens);
     let options = Options::default().reserving(pes, &attention, &Dims::of(&q, &k, &v)?)?;

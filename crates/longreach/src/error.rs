@@ -17,6 +17,9 @@ pub enum Error {
     /// A kernel refused its operands.
     #[error("{0}")]
     Kernel(#[from] kernels::Error),
+    /// A view that its elements do not fill.
+    #[error("{0}")]
+    View(#[from] kernels::ViewError),
     /// An argument that does not fit the call.
     #[error("{0}")]
     Input(String),
@@ -77,5 +80,22 @@ impl Error {
     /// The error as what stops a stream.
     pub(crate) fn into_fault(self) -> longreach_device::Fault {
         std::sync::Arc::new(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longreach_kernels::{Data, View};
+
+    #[test]
+    fn a_view_that_cannot_be_made_is_an_error_of_this_crate() {
+        fn heads(data: &[f32]) -> Result<usize, Error> {
+            Ok(View::contiguous(Data::F32(data), [1, 2, 3, 4])?.shape()[2])
+        }
+        assert_eq!(heads(&[0.0; 24]).unwrap(), 3);
+        let error = heads(&[0.0; 23]).unwrap_err();
+        assert!(matches!(error, Error::View(_)));
+        assert!(error.to_string().ends_with("needs 24 elements, the slice has 23"), "{error}");
     }
 }
