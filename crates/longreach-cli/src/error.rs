@@ -20,7 +20,7 @@ pub enum Error {
     /// Arguments that the parser refused; the text names them.
     #[error("{0}")]
     Usage(String),
-    /// A PE failed, memory ran out or a deadline passed.
+    /// A PE failed, memory ran out, a deadline passed or an output could not be written.
     #[error("{0}")]
     Run(String),
 }
@@ -29,11 +29,11 @@ pub enum Error {
 pub mod status {
     /// All done.
     pub const DONE: u8 = 0;
-    /// A check failed.
+    /// A check failed, or results are beyond the type that they were to be written in.
     pub const CHECK_FAILED: u8 = 1;
     /// Bad input or an unsupported request.
     pub const BAD_REQUEST: u8 = 2;
-    /// A PE failed, memory ran out or a deadline passed.
+    /// A PE failed, memory ran out, a deadline passed or an output could not be written.
     pub const RUN_FAILED: u8 = 3;
 }
 

@@ -18,5 +18,7 @@ mod outputs;
 mod process;
 #[cfg(target_os = "linux")]
 mod processes;
+#[cfg(target_os = "linux")]
+mod readme;
 mod runs;
 mod support;
