@@ -4,4 +4,5 @@
 mod device;
 mod graphs;
 mod reference;
+mod tiles;
 mod whole;

@@ -18,8 +18,17 @@ fn sees(bound: Bound, row: i64, column: i64) -> bool {
 
 /// Of a problem of one batch row with contiguous operands.
 pub fn exact(p: &Problem, scale: f64, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64]) -> Exact {
-    let [hq, hk, sq, sk, d, dv] =
-        [p.q_heads, p.kv_heads, p.q_len, p.kv_len, p.head_dim, p.value_dim].map(|size| size as usize);
+    let size = [p.q_heads, p.kv_heads, p.q_len, p.kv_len, p.head_dim, p.value_dim].map(|size| size as usize);
+    exact_where(size, scale, [q, k, v, d_o], |row, column| sees(p.bound, row as i64, column as i64))
+}
+
+/// Of one batch row where `sees` says who sees what; sizes are heads of q and k, rows of q and k, dims of q and v.
+pub fn exact_where(
+    [hq, hk, sq, sk, d, dv]: [usize; 6],
+    scale: f64,
+    [q, k, v, d_o]: [&[f64]; 4],
+    sees: impl Fn(usize, usize) -> bool,
+) -> Exact {
     let mut found = Exact {
         o: vec![0.0; sq * hq * dv],
         lse: vec![0.0; hq * sq],
@@ -35,7 +44,11 @@ pub fn exact(p: &Problem, scale: f64, q: &[f64], k: &[f64], v: &[f64], d_o: &[f6
             let row =
                 |x: &[f64], j: usize, width: usize| (j * hk + g) * width..(j * hk + g) * width + x.len();
             let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-            let columns: Vec<usize> = (0..sk).filter(|&j| sees(p.bound, i as i64, j as i64)).collect();
+            let columns: Vec<usize> = (0..sk).filter(|&j| sees(i, j)).collect();
+            if columns.is_empty() {
+                found.lse[h * sq + i] = f64::NEG_INFINITY;
+                continue;
+            }
             let scores: Vec<f64> =
                 columns.iter().map(|&j| scale * dot(q_row, &k[row(q_row, j, d)])).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,22 +1,17 @@
 //! Whole calls: forward and backward against float64.
 
-use crate::device::{Numbers, number, poisoned, stream};
+use crate::device::{Numbers, normal, number, poisoned, stream};
 use crate::graphs::problem;
 use crate::reference::{exact, relative};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use longreach_kernels::cuda::cudnn::{
     Binding, Bound, Element, Handle, Plan, Problem, Scalar, backward, forward,
 };
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
-use rand_distr::StandardNormal;
 use std::sync::Arc;
 
 const WORKSPACE: usize = 1 << 30;
-
-fn normal(random: &mut StdRng, len: i64) -> Vec<f32> {
-    (0..len).map(|_| random.sample::<f32, _>(StandardNormal)).collect()
-}
 
 struct Errors {
     o: f64,
@@ -33,7 +28,7 @@ fn numbers(stream: &Arc<CudaStream>, element: Element, memory: &CudaSlice<u16>) 
 fn run(stream: &Arc<CudaStream>, handle: &mut Handle, p: &Problem, seed: u64) -> Result<Errors, String> {
     let mut random = StdRng::seed_from_u64(seed);
     let scale = (p.head_dim as f32).powf(-0.5);
-    let mut tensor = |len| Numbers::new(stream, p.element, &normal(&mut random, len));
+    let mut tensor = |len| Numbers::new(stream, p.element, &normal(&mut random, len as usize));
     let q = tensor(p.q_len * p.q_heads * p.head_dim);
     let k = tensor(p.kv_len * p.kv_heads * p.head_dim);
     let v = tensor(p.kv_len * p.kv_heads * p.value_dim);
