@@ -2,12 +2,13 @@
 
 use crate::error::Error;
 use crate::interrupt;
+use crate::same_file::{folder, resolved};
 use half::{bf16, f16};
 use longreach_kernels::DType;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, is_separator};
 
 /// A tensor to write: float32 results that are rounded once, to `dtype`.
 #[derive(Clone, Debug)]
@@ -89,7 +90,7 @@ fn write_elements(file: &mut impl Write, output: &Output) -> std::io::Result<()>
     Ok(())
 }
 
-/// Writes a file beside `path` and renames it to `path` when it is whole.
+/// Writes a file beside `path`, or beside what that is a link to, and renames it when it is whole.
 ///
 /// Fails when it cannot be written; `path` is then as it was before, and nothing is left beside it.
 pub fn write_beside(
@@ -99,12 +100,13 @@ pub fn write_beside(
 ) -> Result<(), Error> {
     // That it could be written was checked before there was anything to write: the machine is to blame now.
     let cannot = |error: std::io::Error| Error::Run(unwritable(argument, path, &error).to_string());
-    let file = new_beside(path).map_err(cannot)?;
+    let target = resolved(path);
+    let file = new_beside(&target).map_err(cannot)?;
     let unfinished = interrupt::Unfinished::new(file.path());
     let mut writer = BufWriter::with_capacity(1 << 20, file.as_file());
     write(&mut writer).and_then(|()| writer.flush()).map_err(cannot)?;
     drop(writer);
-    file.persist(path).map_err(|error| cannot(error.error))?;
+    file.persist(target).map_err(|error| cannot(error.error))?;
     drop(unfinished);
     Ok(())
 }
@@ -118,21 +120,22 @@ fn new_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     builder.tempfile_in(folder(path))
 }
 
-fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// Refuses a path that could not be written, before any work is done.
 pub fn check_path(argument: &str, path: &Path) -> Result<(), Error> {
     let bad = |why: String| Error::bad(argument, path.display().to_string(), why);
-    if path.as_os_str().is_empty() || path.file_name().is_none() || path.is_dir() {
+    let target = resolved(path);
+    let folder = path.as_os_str().as_encoded_bytes().last().is_some_and(|&last| is_separator(last.into()));
+    if folder || target.file_name().is_none() || target.is_dir() {
         return Err(bad("is not the name of a file".to_owned()));
     }
-    if path.exists() && !path.is_file() {
-        return Err(bad("exists and is not a regular file".to_owned()));
+    match target.symlink_metadata() {
+        Ok(data) if !data.is_file() => return Err(bad("exists and is not a regular file".to_owned())),
+        // A name that is too long, for example.
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(unwritable(argument, path, &error)),
+        _ => {}
     }
     // Made and removed at once: whether a folder can be written is not known before it is tried.
-    new_beside(path).map(drop).map_err(|error| unwritable(argument, path, &error))
+    new_beside(&target).map(drop).map_err(|error| unwritable(argument, path, &error))
 }
 
 /// Why a file cannot be written, without the name of the file beside it.
@@ -140,7 +143,7 @@ fn unwritable(argument: &str, path: &Path, error: &std::io::Error) -> Error {
     let text = error.to_string();
     let reason = text.split_once(" at path ").map_or(&*text, |(reason, _)| reason);
     let hint = match error.kind() {
-        std::io::ErrorKind::FileTooLarge => "; raise the limit on the size of files (ulimit -f)",
+        ErrorKind::FileTooLarge => "; raise the limit on the size of files (ulimit -f)",
         _ => "",
     };
     Error::bad(argument, path.display().to_string(), format!("cannot be written: {reason}{hint}"))

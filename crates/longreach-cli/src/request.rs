@@ -135,6 +135,14 @@ fn check_outputs(args: &AttendArgs) -> Result<(), Error> {
     let mut others = vec![("INPUT", Identity::of(&args.input))];
     let read = [("--bands", &args.bands), ("--dout", &args.dout)];
     others.extend(read.iter().filter_map(|(name, path)| Some((*name, Identity::of(path.as_deref()?)))));
+    #[cfg(unix)]
+    {
+        let printed = [
+            ("standard output", Identity::open(std::io::stdout())),
+            ("standard error", Identity::open(std::io::stderr())),
+        ];
+        others.extend(printed.into_iter().filter_map(|(name, file)| Some((name, file?))));
+    }
     for (argument, path) in [("--out", &args.out), ("--trace", &args.trace)] {
         let Some(path) = path else { continue };
         check_path(argument, path)?;

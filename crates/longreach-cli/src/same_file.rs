@@ -16,13 +16,22 @@ impl Identity {
     /// Of the file at `path`; of one that does not exist, the place where it would be made.
     pub fn of(path: &Path) -> Self {
         Self {
-            path: path.canonicalize().unwrap_or_else(|_| place(path)),
+            path: resolved(path),
             #[cfg(unix)]
             inode: std::fs::metadata(path).ok().map(|data| {
                 use std::os::unix::fs::MetadataExt;
                 (data.dev(), data.ino())
             }),
         }
+    }
+
+    /// Of the file that an open descriptor is for, where it is a regular one.
+    #[cfg(unix)]
+    pub fn open(file: impl std::os::fd::AsFd) -> Option<Self> {
+        use rustix::fs::{FileType, fstat};
+        let data = fstat(file).ok().filter(|data| FileType::from_raw_mode(data.st_mode).is_file())?;
+        // Their types differ between systems.
+        Some(Self { path: PathBuf::new(), inode: Some((data.st_dev as u64, data.st_ino as u64)) })
     }
 
     /// Whether a write to one of the two would change the other.
@@ -35,13 +44,25 @@ impl Identity {
     }
 }
 
-/// The folder without links, and the name in it.
-fn place(path: &Path) -> PathBuf {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match (folder.canonicalize(), path.file_name()) {
-        (Ok(folder), Some(name)) => folder.join(name),
-        _ => path.to_owned(),
+/// Where a write to `path` goes: links are followed, also to a file that is not there yet.
+pub fn resolved(path: &Path) -> PathBuf {
+    // More links than systems follow.
+    const MOST_LINKS: usize = 64;
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(target) = path.read_link() else { break };
+        path = folder(&path).join(target);
     }
+    match (path.canonicalize(), folder(&path).canonicalize(), path.file_name()) {
+        (Ok(whole), ..) => whole,
+        (_, Ok(folder), Some(name)) => folder.join(name),
+        _ => path,
+    }
+}
+
+/// The folder that a file is in.
+pub fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
@@ -76,5 +97,12 @@ mod tests {
             assert!(Identity::of(&at("x")).is(&Identity::of(&at(name))), "{name}");
         }
         assert!(Identity::of(&at("new")).is(&Identity::of(&at("here/new"))));
+        std::os::unix::fs::symlink("here/new", at("early")).unwrap();
+        assert!(Identity::of(&at("new")).is(&Identity::of(&at("early"))));
+        std::os::unix::fs::symlink("round", at("round")).unwrap();
+        assert!(!Identity::of(&at("new")).is(&Identity::of(&at("round"))));
+        let open = Identity::open(std::fs::File::open(at("soft")).unwrap()).unwrap();
+        assert!(open.is(&Identity::of(&at("hard"))) && !open.is(&Identity::of(&at("new"))));
+        assert_eq!(Identity::open(std::fs::File::open("/dev/null").unwrap()), None);
     }
 }

@@ -170,10 +170,31 @@ fn cannot_start(launch: &Launch, pe: usize, error: &io::Error) -> Error {
             bad("no such program (or no interpreter for it): give a path, or a name that PATH has")
         }
         ErrorKind::PermissionDenied => bad("cannot be executed: make it executable, or name its interpreter"),
-        _ if pe == 0 => bad(&format!("cannot be started: {error}")),
+        // What the machine does not give is no fault of the program's.
+        kind if pe == 0 && !matches!(kind, ErrorKind::OutOfMemory | ErrorKind::WouldBlock) => {
+            bad(&format!("cannot be started: {error}"))
+        }
         _ => Error::Run(format!(
             "PE {pe} of {} could not be started: {error}; ask for fewer PEs, or raise the limit (ulimit -u, -n, -v)",
             launch.pes
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_does_not_give_is_no_fault_of_the_program() {
+        let (program, arguments) = ("program".into(), Vec::new());
+        let launch = Launch { program, arguments, pes: 2, output: Output::Inherited };
+        let of = |pe, kind: ErrorKind| cannot_start(&launch, pe, &kind.into());
+        for kind in [ErrorKind::OutOfMemory, ErrorKind::WouldBlock] {
+            assert!(matches!(of(0, kind), Error::Run(_)) && matches!(of(1, kind), Error::Run(_)), "{kind}");
+        }
+        for kind in [ErrorKind::NotFound, ErrorKind::PermissionDenied, ErrorKind::ArgumentListTooLong] {
+            assert!(matches!(of(0, kind), Error::Bad { .. }), "{kind}");
+        }
     }
 }

@@ -116,3 +116,54 @@ fn results_that_the_type_cannot_hold_are_not_written() {
         }
     }
 }
+
+#[test]
+fn names_that_no_file_can_have_are_refused_before_the_run() {
+    let folder = Folder::new();
+    let input = folder.file("in", small("F32"));
+    let long = text(&folder.path(&"x".repeat(300)));
+    let (below, slash) = (text(&folder.path("in/x")), text(&folder.path("x")) + "/");
+    for argument in ["--out", "--trace"] {
+        attend(&input, &[argument, &long]).refused(&[argument, "cannot be written"]);
+        attend(&input, &[argument, &below]).refused(&[argument, "in/x", "cannot be written"]);
+        attend(&input, &[argument, &slash]).refused(&[argument, "is not the name of a file"]);
+    }
+    assert_eq!(folder.names(), ["in"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_stays_a_link_to_what_is_written() {
+    let folder = Folder::new();
+    let input = folder.file("in", small("F32"));
+    std::fs::create_dir(folder.path("inner")).unwrap();
+    for name in ["old", "new"] {
+        std::os::unix::fs::symlink(format!("inner/{name}"), folder.path(name)).unwrap();
+    }
+    folder.file("inner/old", "what was there before");
+    for name in ["old", "new"] {
+        let ran = attend(&input, &["--out", &text(&folder.path(name))]);
+        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+        assert!(folder.path(name).read_link().is_ok());
+        assert!(folder.path("inner").join(name).metadata().unwrap().len() > 100);
+    }
+    assert_eq!(folder.names(), ["in", "inner", "new", "old"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_printed_is_not_written_over() {
+    let folder = Folder::new();
+    let input = folder.file("in", small("F32"));
+    let printed = text(&folder.path("printed"));
+    let file = || std::fs::File::create(&printed).unwrap();
+    let command = || {
+        let mut command = program();
+        command.args(["attend", &text(&input), "--out", &printed]);
+        command
+    };
+    ran(command().stdout(file())).refused(&["--out", "is the file of standard output also"]);
+    let output = command().stderr(file()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(std::fs::read_to_string(&printed).unwrap().contains("is the file of standard error also"));
+}
