@@ -13,6 +13,7 @@ mod bench {
     };
     use longreach_kernels::cuda::{Attention, Element, Gradients, Operands, Scratch, State};
     use longreach_plan::{Band, Edge};
+    use std::ops::Range;
     use std::sync::Arc;
 
     const HEADS: usize = 64;
@@ -51,6 +52,34 @@ mod bench {
     fn median(mut times: Vec<f64>) -> f64 {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
+    }
+
+    /// Tiles of a PE over the rows of one stage: query rows, key rows, who sees what.
+    struct Stage {
+        kv_rows: usize,
+        tiles: Vec<(Range<usize>, [Range<usize>; 1], Band)>,
+    }
+
+    impl Stage {
+        fn tiles(&self) -> Vec<Tile<'_>> {
+            self.tiles.iter().map(|(q, kv, band)| Tile { batch: 0..1, q: q.clone(), kv, band }).collect()
+        }
+    }
+
+    /// Chunks `rank` and `2 PES - 1 - rank`: first over each other, then over all that stands ahead of them.
+    fn stages(rank: usize, chunk: usize) -> [Stage; 2] {
+        let band = |rows: usize, hi| Band { q: 0..rows as i64, lo: Edge::Fixed(0), hi };
+        let full = |keys: usize| band(chunk, Edge::Fixed(keys as i64));
+        let (own, first, second) = (2 * chunk, rank * chunk, (2 * PES - 2 - rank) * chunk);
+        let mut remote = vec![(chunk..own, [0..second], full(second))];
+        if first > 0 {
+            remote.push((0..chunk, [0..first], full(first)));
+        }
+        let causal = band(own, Edge::Diagonal(1));
+        [
+            Stage { kv_rows: own, tiles: vec![(0..own, [0..own], causal)] },
+            Stage { kv_rows: second, tiles: remote },
+        ]
     }
 
     pub fn run(tokens: usize) -> Result<()> {
@@ -133,20 +162,7 @@ mod bench {
         let (sums_k, sums_v) = (floats(tokens * KV_HEADS * DIM)?, floats(tokens * KV_HEADS * DIM)?);
         let rounded = stream.alloc_zeros::<u16>(own * HEADS * DIM)?;
         let state = State { acc: f32_at(&acc), max: f32_at(&max), sum: f32_at(&sum) };
-        let edge = |n: usize| Edge::Fixed(n as i64);
-        let ranks: Vec<Vec<(usize, Vec<(std::ops::Range<usize>, std::ops::Range<usize>, Band)>)>> = (0..PES)
-            .map(|rank| {
-                let causal = Band { q: 0..own as i64, lo: edge(0), hi: Edge::Diagonal(1) };
-                let (first, second) = (rank * chunk, (2 * PES - 2 - rank) * chunk);
-                let full = |keys: usize| Band { q: 0..chunk as i64, lo: edge(0), hi: edge(keys) };
-                let mut remote = Vec::new();
-                if first > 0 {
-                    remote.push((0..chunk, 0..first, full(first)));
-                }
-                remote.push((chunk..own, 0..second, full(second)));
-                vec![(own, vec![(0..own, 0..own, causal)]), (second, remote)]
-            })
-            .collect();
+        let ranks: Vec<[Stage; 2]> = (0..PES).map(|rank| stages(rank, chunk)).collect();
         let operands = |kv_rows| Operands {
             q: at(&q),
             k: at(&k),
@@ -161,25 +177,10 @@ mod bench {
             element: Element::Bf16,
         };
         let mut bytes = 0;
-        let kv: Vec<Vec<[std::ops::Range<usize>; 1]>> = ranks
-            .iter()
-            .map(|stages| stages.iter().flat_map(|(_, tiles)| tiles).map(|(_, kv, _)| [kv.clone()]).collect())
-            .collect();
-        let tiles = |rank: usize, stage: usize| -> Vec<Tile<'_>> {
-            let before: usize = ranks[rank][..stage].iter().map(|(_, tiles)| tiles.len()).sum();
-            ranks[rank][stage]
-                .1
-                .iter()
-                .enumerate()
-                .map(|(i, (q, _, band))| Tile { batch: 0..1, q: q.clone(), kv: &kv[rank][before + i], band })
-                .collect()
-        };
-        for (rank, stages) in ranks.iter().enumerate() {
-            for (stage, (rows, _)) in stages.iter().enumerate() {
-                let tiles = tiles(rank, stage);
-                bytes = bytes.max(attention.forward_scratch(&operands(*rows), &tiles)?);
-                bytes = bytes.max(attention.backward_scratch(&operands(*rows), &tiles)?);
-            }
+        for stage in ranks.iter().flatten() {
+            let (operands, tiles) = (operands(stage.kv_rows), stage.tiles());
+            bytes = bytes.max(attention.forward_scratch(&operands, &tiles)?);
+            bytes = bytes.max(attention.backward_scratch(&operands, &tiles)?);
         }
         let scratch = stream.alloc_zeros::<u8>(bytes)?;
         let scratch = Scratch { address: scratch.device_ptr(&stream).0, len: bytes };
@@ -201,13 +202,13 @@ mod bench {
             let whole_backward =
                 milliseconds(&stream, || Ok(unsafe { b_plan.execute(&mut handle, &b_bindings, room) }?))?;
             let forward = milliseconds(&stream, || {
-                for rank in 0..PES {
+                for stages in &ranks {
                     // SAFETY: as above.
                     unsafe {
                         attention.reset(&operands(own), state)?;
-                        for stage in 0..2 {
-                            let operands = operands(ranks[rank][stage].0);
-                            attention.forward(&operands, &tiles(rank, stage), SCALE, state, scratch)?;
+                        for stage in stages {
+                            let operands = operands(stage.kv_rows);
+                            attention.forward(&operands, &stage.tiles(), SCALE, state, scratch)?;
                         }
                         attention.finish(&operands(own), state, 0, gradients.o, gradients.lse)?;
                     }
@@ -215,14 +216,10 @@ mod bench {
                 Ok(())
             })?;
             let backward = milliseconds(&stream, || {
-                for rank in 0..PES {
-                    for stage in 0..2 {
-                        let operands = operands(ranks[rank][stage].0);
-                        // SAFETY: as above.
-                        unsafe {
-                            attention.backward(&operands, &tiles(rank, stage), SCALE, gradients, scratch)?
-                        };
-                    }
+                for stage in ranks.iter().flatten() {
+                    let operands = operands(stage.kv_rows);
+                    // SAFETY: as above.
+                    unsafe { attention.backward(&operands, &stage.tiles(), SCALE, gradients, scratch)? };
                 }
                 Ok(())
             })?;
