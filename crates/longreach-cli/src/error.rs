@@ -1,6 +1,6 @@
 //! What can go wrong, and the exit status that it ends in.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// A failure that ends the program.
@@ -50,6 +50,22 @@ impl Error {
             Self::Run(_) => ExitCode::from(status::RUN_FAILED),
         }
     }
+}
+
+/// Whether `error` says that the machine has no more of something: no fault of what was asked for.
+pub fn is_shortage(error: &io::Error) -> bool {
+    use io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
+    #[cfg(unix)]
+    {
+        use rustix::io::Errno;
+        // Open files, of this process or of the machine.
+        if [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+        {
+            return true;
+        }
+    }
+    // Threads and processes are refused as what would block.
+    matches!(error.kind(), OutOfMemory | QuotaExceeded | StorageFull | WouldBlock)
 }
 
 /// Says on stderr, in one line, what went wrong but did not end in an [`Error`].

@@ -1,6 +1,6 @@
 //! `--out`: results as a safetensors file whose bytes are a function of the results only.
 
-use crate::error::Error;
+use crate::error::{Error, is_shortage};
 use crate::interrupt;
 use crate::same_file::{folder, resolved};
 use half::{bf16, f16};
@@ -99,7 +99,7 @@ pub fn write_beside(
     write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> std::io::Result<()>,
 ) -> Result<(), Error> {
     // That it could be written was checked before there was anything to write: the machine is to blame now.
-    let cannot = |error: std::io::Error| Error::Run(unwritable(argument, path, &error).to_string());
+    let cannot = |error: std::io::Error| Error::Run(unwritable(argument, path, &error));
     let target = resolved(path);
     let file = new_beside(&target).map_err(cannot)?;
     let unfinished = interrupt::Unfinished::new(file.path());
@@ -123,6 +123,10 @@ fn new_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
 /// Refuses a path that could not be written, before any work is done.
 pub fn check_path(argument: &str, path: &Path) -> Result<(), Error> {
     let bad = |why: String| Error::bad(argument, path.display().to_string(), why);
+    let cannot = |error: std::io::Error| match unwritable(argument, path, &error) {
+        why if is_shortage(&error) => Error::Run(why),
+        why => Error::Usage(why),
+    };
     let target = resolved(path);
     let folder = path.as_os_str().as_encoded_bytes().last().is_some_and(|&last| is_separator(last.into()));
     if folder || target.file_name().is_none() || target.is_dir() {
@@ -131,22 +135,22 @@ pub fn check_path(argument: &str, path: &Path) -> Result<(), Error> {
     match target.symlink_metadata() {
         Ok(data) if !data.is_file() => return Err(bad("exists and is not a regular file".to_owned())),
         // A name that is too long, for example.
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(unwritable(argument, path, &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot(error)),
         _ => {}
     }
     // Made and removed at once: whether a folder can be written is not known before it is tried.
-    new_beside(&target).map(drop).map_err(|error| unwritable(argument, path, &error))
+    new_beside(&target).map(drop).map_err(cannot)
 }
 
 /// Why a file cannot be written, without the name of the file beside it.
-fn unwritable(argument: &str, path: &Path, error: &std::io::Error) -> Error {
+fn unwritable(argument: &str, path: &Path, error: &std::io::Error) -> String {
     let text = error.to_string();
     let reason = text.split_once(" at path ").map_or(&*text, |(reason, _)| reason);
     let hint = match error.kind() {
         ErrorKind::FileTooLarge => "; raise the limit on the size of files (ulimit -f)",
         _ => "",
     };
-    Error::bad(argument, path.display().to_string(), format!("cannot be written: {reason}{hint}"))
+    Error::bad(argument, path.display().to_string(), format!("cannot be written: {reason}{hint}")).to_string()
 }
 
 #[cfg(test)]

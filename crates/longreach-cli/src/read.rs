@@ -1,6 +1,6 @@
 //! Files that are read: none that could block, and what it means when one cannot be read.
 
-use crate::error::Error;
+use crate::error::{Error, is_shortage};
 use crate::failed::limit;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -16,13 +16,14 @@ pub fn open(argument: &str, path: &Path) -> Result<File, Error> {
     File::open(path).map_err(cannot)
 }
 
-/// Why a file could not be read: it is no fault of the file where memory ran out.
+/// Why a file could not be read: it is no fault of the file where the machine has no more memory, for example.
 pub fn unreadable(argument: &str, path: &Path, error: &std::io::Error) -> Error {
     let told = Error::bad(argument, path.display().to_string(), format!("cannot be read: {error}"));
-    match error.kind() {
-        ErrorKind::OutOfMemory => Error::Run(format!("{told}{}", limit())),
-        _ => told,
+    if !is_shortage(error) {
+        return told;
     }
+    let limit = if error.kind() == ErrorKind::OutOfMemory { limit() } else { String::new() };
+    Error::Run(format!("{told}{limit}"))
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ impl Request {
                 scale,
                 pes,
                 transport: args.transport,
-                threads: args.threads.unwrap_or_else(|| threads_of(pes)),
+                threads: threads(args.threads, pes, args.transport)?,
                 layout: args.layout,
                 stages: args.stages.unwrap_or(usual_stages),
                 memory: args.memory.map(|memory| memory.0),
@@ -154,6 +154,23 @@ fn check_outputs(args: &AttendArgs) -> Result<(), Error> {
         others.push((argument, own));
     }
     Ok(())
+}
+
+/// Compute threads a PE: as many as asked for, or the PE's share of the cores.
+///
+/// Fails when the PEs of one process have more than a system gives it.
+pub fn threads(asked: Option<usize>, pes: usize, transport: Transport) -> Result<usize, Error> {
+    const MOST_TOGETHER: usize = 8192;
+    let threads = asked.unwrap_or_else(|| threads_of(pes));
+    // One thread a PE is its stream's own.
+    if transport == Transport::Threads && threads > 1 && threads.saturating_mul(pes) > MOST_TOGETHER {
+        let why = format!(
+            "{pes} PEs of one process have at most {} each: give fewer threads, fewer PEs or --transport processes",
+            (MOST_TOGETHER / pes).max(1)
+        );
+        return Err(Error::bad("--threads", threads.to_string(), why));
+    }
+    Ok(threads)
 }
 
 /// This machine's cores shared by the PEs, at least one each.

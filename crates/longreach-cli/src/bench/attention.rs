@@ -6,7 +6,7 @@ use crate::error::{Error, status};
 use crate::input::Sizes;
 use crate::mask::{Asked, Lengths};
 use crate::progress::Progress;
-use crate::request::{Problem, threads_of};
+use crate::request::{Problem, threads};
 use crate::run::{self, Way};
 use crate::stats::{Pass, median};
 use crate::stdout;
@@ -80,7 +80,7 @@ fn problem(args: &BenchArgs) -> Result<Problem, Error> {
         scale: (args.head_dim as f64).powf(-0.5),
         pes: args.pes,
         transport: Transport::Threads,
-        threads: args.threads.unwrap_or_else(|| threads_of(args.pes)),
+        threads: threads(args.threads, args.pes, Transport::Threads)?,
         layout: Layout::Zigzag,
         stages: Stages::Auto,
         memory: None,

@@ -2,7 +2,7 @@
 
 use super::pump::Source;
 use super::{End, Environment, Launch, Output};
-use crate::error::Error;
+use crate::error::{Error, is_shortage};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, kill_process_group, setrlimit, waitid,
 };
@@ -171,9 +171,7 @@ fn cannot_start(launch: &Launch, pe: usize, error: &io::Error) -> Error {
         }
         ErrorKind::PermissionDenied => bad("cannot be executed: make it executable, or name its interpreter"),
         // What the machine does not give is no fault of the program's.
-        kind if pe == 0 && !matches!(kind, ErrorKind::OutOfMemory | ErrorKind::WouldBlock) => {
-            bad(&format!("cannot be started: {error}"))
-        }
+        _ if pe == 0 && !is_shortage(error) => bad(&format!("cannot be started: {error}")),
         _ => Error::Run(format!(
             "PE {pe} of {} could not be started: {error}; ask for fewer PEs, or raise the limit (ulimit -u, -n, -v)",
             launch.pes

@@ -105,6 +105,26 @@ fn a_file_that_does_not_fit_into_memory_is_not_bad_input() {
 }
 
 #[test]
+fn open_files_that_are_not_to_be_had_are_not_bad_input() {
+    let folder = Folder::new();
+    let input = text(&folder.file("in", small("F32")));
+    let mut short = 0;
+    for files in 3..12 {
+        for args in [&["attend", &input, "--transport", "processes"][..], &["attend", &input]] {
+            let ran = limited(&format!("-n {files}"), args);
+            // Where there are too few to start at all, the loader tells.
+            let status = ran.status.unwrap();
+            assert!([0, 3, 127].contains(&status), "{files} files, {args:?}: {status} {}", ran.stderr);
+            if ran.stderr.contains("Too many open files") && status != 127 {
+                assert_eq!(status, 3, "{}", ran.stderr);
+                short += 1;
+            }
+        }
+    }
+    assert!(short > 0);
+}
+
+#[test]
 fn what_is_no_regular_file_is_refused_at_once() {
     let folder = Folder::new();
     let input = folder.file("in", small("F32"));

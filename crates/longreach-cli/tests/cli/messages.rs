@@ -36,6 +36,16 @@ fn numbers_out_of_range_are_told_the_range() {
 }
 
 #[test]
+fn threads_of_all_pes_of_a_process_are_bounded() {
+    let folder = Folder::new();
+    let input = folder.file("in", small("F32"));
+    let many = ["--pes", "1024", "--threads", "4095"];
+    attend(&input, &many).refused(&["--threads 4095", "1024 PEs", "at most 8 each"]);
+    longreach(["bench", "attention"].iter().chain(&many)).refused(&["--threads 4095", "at most 8 each"]);
+    attend(&input, &["--pes", "3", "--threads", "2731"]).refused(&["at most 2730 each"]);
+}
+
+#[test]
 fn what_is_at_the_bounds_is_taken() {
     let folder = Folder::new();
     let input = folder.file("in", small("F32"));
