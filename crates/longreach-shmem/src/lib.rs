@@ -43,6 +43,7 @@ pub mod symmetric;
 pub mod team;
 mod threads;
 mod transport;
+mod waiting;
 pub mod words;
 pub mod world;
 
