@@ -28,7 +28,7 @@ pub const SUPPORT: &[Support] = &[
         "threads: PEs of one process; processes: PEs of one machine (Linux)",
         "start all PEs on one machine: a world that spans several is refused",
     ),
-    row("PEs", "any number from 1, odd ones too; teams of any of them in any order", ""),
+    row("PEs", "from 1 to 1024, odd numbers too; teams of any of them in any order", ""),
     row(
         "dtype",
         "f32, f16, bf16; results are float32, accumulated in float32",
