@@ -154,3 +154,33 @@ fn threads_change_no_bit() {
         }
     }
 }
+
+/// Symmetric memory that this process has mapped, and its descriptors; of use where a PE is a process.
+fn symmetric_things() -> [usize; 2] {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    [maps.matches("memfd:longreach").count(), descriptors]
+}
+
+#[test]
+fn calls_after_the_first_allocate_no_symmetric_memory_and_start_nothing() {
+    let problem = Problem::random(9, sizes(4, 2), Mask::causal());
+    let options = Setting::new(3, Layout::Zigzag, 2).options_for(&[&problem]).unwrap();
+    let tests = std::process::id();
+    let results = on_all(3, |pe| {
+        let cp = ContextParallel::new(&pe.team()?, &options)?;
+        let mut counts = Vec::new();
+        for _ in 0..6 {
+            call(&cp, &problem)?;
+            counts.push(symmetric_things());
+        }
+        // On threads other PEs count at the same time, with descriptors of the same process.
+        if std::process::id() != tests {
+            let [mappings, _] = counts[0];
+            assert!(mappings > 3 && counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+        }
+        assert_eq!(cp.heap_bytes() % 64, 0);
+        Ok(())
+    });
+    assert_eq!(results.unwrap().len(), 3);
+}
