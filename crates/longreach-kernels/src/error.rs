@@ -60,4 +60,55 @@ pub enum Error {
         /// The shape.
         shape: Vec<usize>,
     },
+    /// A library that GPUs need is not on this machine.
+    #[error("{library} was not found: {looked_for} was looked for where the system's loader looks; {remedy}")]
+    Absent {
+        /// What people call it.
+        library: &'static str,
+        /// File names.
+        looked_for: &'static str,
+        /// What installs it.
+        remedy: &'static str,
+    },
+    /// The library is there, in a version that is known to be wrong.
+    #[error("cuDNN {found} was found and {oldest} or later is needed: install a later nvidia-cudnn-cu13")]
+    TooOld {
+        /// What was found.
+        found: String,
+        /// What is needed.
+        oldest: String,
+    },
+    /// No engine of cuDNN takes the graph.
+    #[error("cuDNN {version} has no engine for {what}: {reason}")]
+    Unsupported {
+        /// The library's version.
+        version: String,
+        /// What was asked for.
+        what: String,
+        /// What the library said last.
+        reason: String,
+    },
+    /// What attention does not take on a GPU.
+    #[error("{0}")]
+    Refused(String),
+    /// Scratch that is smaller than what was asked for.
+    #[error(
+        "scratch of {given} bytes was given and {needed} are needed: ask `forward_scratch` or `backward_scratch`"
+    )]
+    Scratch {
+        /// Bytes given.
+        given: usize,
+        /// Bytes needed.
+        needed: usize,
+    },
+    /// A call of a library failed.
+    #[error("{library}'s {call} failed: {reason}")]
+    Call {
+        /// What people call the library.
+        library: &'static str,
+        /// The function.
+        call: &'static str,
+        /// What the library said.
+        reason: String,
+    },
 }

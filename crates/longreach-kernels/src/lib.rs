@@ -38,6 +38,7 @@ pub mod tensor;
 mod context;
 mod convert;
 mod error;
+mod shapes;
 mod state;
 mod tile;
 

@@ -11,9 +11,9 @@ mod turns;
 mod waves;
 
 use super::memory::{Scratch, Shared};
-use super::shapes::Shapes;
 use crate::context::Context;
 use crate::error::Error;
+use crate::shapes::Shapes;
 use crate::state::expect_len;
 use crate::tensor::View;
 use crate::tile::Tile;
@@ -44,7 +44,7 @@ pub fn backward(
     dk: &mut [f32],
     dv: &mut [f32],
 ) -> Result<(), Error> {
-    let shapes = Shapes::new(q, k, v)?;
+    let shapes = Shapes::new(q.shape(), k.shape(), v.shape())?;
     let Shapes { batches, q_rows, kv_rows, q_heads, kv_heads, dim_qk, dim_v, .. } = shapes;
     if dout.shape() != [batches, q_rows, q_heads, dim_v] {
         let needs = format!("q and v make it {:?}", [batches, q_rows, q_heads, dim_v]);
@@ -93,7 +93,7 @@ pub fn backward(
 /// Bytes of scratch that each thread of a [`backward`] over these views and tiles takes, beside what
 /// `gemm` keeps (about one level-2 cache a thread).
 pub fn backward_scratch(q: &View, k: &View, v: &View, tiles: &[Tile]) -> Result<usize, Error> {
-    let shapes = Shapes::new(q, k, v)?;
+    let shapes = Shapes::new(q.shape(), k.shape(), v.shape())?;
     shapes.check_tiles(tiles)?;
     Ok(if shapes.q_heads == 0 { 0 } else { Scratch::bytes(Room::new(&shapes, tiles).lens()) })
 }

@@ -10,9 +10,9 @@ use pulp::Arch;
 use super::ROWS;
 use super::columns::heads_per_chunk;
 use super::memory::{Scratch, Shared};
-use super::shapes::Shapes;
 use crate::context::Context;
 use crate::error::Error;
+use crate::shapes::Shapes;
 use crate::state::State;
 use crate::tensor::View;
 use crate::tile::{Gather, Tile};
@@ -39,7 +39,7 @@ pub fn forward(
     tiles: &[Tile],
     state: &mut State,
 ) -> Result<(), Error> {
-    let shapes = Shapes::new(q, k, v)?;
+    let shapes = Shapes::new(q.shape(), k.shape(), v.shape())?;
     state.check([shapes.batches, shapes.q_rows, shapes.q_heads, shapes.dim_v])?;
     shapes.check_tiles(tiles)?;
     if shapes.q_heads == 0 {
@@ -93,7 +93,7 @@ pub fn forward(
 /// Bytes of scratch that each thread of a [`forward`] over these views and tiles takes, beside what
 /// `gemm` keeps (about one level-2 cache a thread).
 pub fn forward_scratch(cx: &Context, q: &View, k: &View, v: &View, tiles: &[Tile]) -> Result<usize, Error> {
-    let shapes = Shapes::new(q, k, v)?;
+    let shapes = Shapes::new(q.shape(), k.shape(), v.shape())?;
     shapes.check_tiles(tiles)?;
     if shapes.q_heads == 0 {
         return Ok(0);

@@ -14,7 +14,6 @@ mod memory;
 mod merge;
 mod pack;
 mod probe;
-mod shapes;
 mod softmax;
 
 pub use backward::{backward, backward_scratch};

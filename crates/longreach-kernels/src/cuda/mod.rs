@@ -1,19 +1,39 @@
-//! Attention on NVIDIA GPUs, through cuDNN's graph interface.
+//! Attention on NVIDIA GPUs: cuDNN's kernels for tiles, and own kernels around them.
+//!
+//! The shape is that of the CPU kernels: [`forward`] adds tiles to a carried [`State`], [`finish`] divides once,
+//! [`backward`] adds gradients in float32. What differs: a [`Context`] is bound to a stream, on which everything is
+//! queued; memory is the caller's ([`Memory`], [`View`]); scratch is asked for ([`forward_scratch`],
+//! [`backward_scratch`]) and passed; and the backward takes the output where the CPU's takes delta, because cuDNN sums
+//! `o do` itself. Elements are bf16 or f16. A band becomes calls whose mask is full, causal, bottom-right causal or a
+//! window, in which every row sees a key; rows of keys that do not lie side by side are gathered first.
 //!
 //! Nothing of CUDA is needed to build this or to start a program that has it: libraries are looked for when they are
 //! first asked for, and a missing one is an error that says so.
 
-mod attention;
-mod compile;
+mod backward;
+mod cache;
+mod calls;
+mod context;
 pub mod cudnn;
-pub mod error;
-mod operands;
-mod parts;
-mod pieces;
+mod forward;
+mod kernels;
+mod memory;
+mod merge;
+mod nvrtc;
+mod operand;
 
-pub use attention::{Attention, Gradients, State};
-pub use compile::{compile, compile_anew};
-pub use cudnn::Element;
-pub use error::Error;
-pub use operands::{Operands, Scratch};
-pub use pieces::{Piece, pieces};
+pub use backward::{backward, backward_scratch};
+pub use context::{Context, Settings};
+pub use forward::{forward, forward_scratch};
+pub use kernels::SOURCE;
+pub use memory::{Memory, State, View};
+pub use merge::{cast, finish, reset};
+pub use nvrtc::{Compiled, compile, compiler_version};
+
+use crate::error::Error;
+use cudarc::driver::DriverError;
+
+/// The driver's error as this crate's.
+pub(crate) fn driver(error: DriverError) -> Error {
+    Error::Call { library: "the CUDA driver", call: "call", reason: error.to_string() }
+}

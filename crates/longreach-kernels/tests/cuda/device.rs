@@ -3,9 +3,6 @@
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, sys};
 use half::{bf16, f16};
 use longreach_kernels::cuda::cudnn::Element;
-use rand::RngExt;
-use rand::rngs::StdRng;
-use rand_distr::StandardNormal;
 use std::sync::Arc;
 
 /// A stream of GPU 0; none, after saying so, where there is no GPU.
@@ -33,20 +30,9 @@ impl Numbers {
         Self { exact, memory: stream.clone_htod(&bits).expect("memory") }
     }
 
-    /// What the memory holds now.
-    pub fn now(&self, stream: &Arc<CudaStream>, element: Element) -> Vec<f64> {
-        let bits = stream.clone_dtoh(&self.memory).expect("results");
-        bits.into_iter().map(|bits| number(element, bits)).collect()
-    }
-
     pub fn address(&self, stream: &Arc<CudaStream>) -> u64 {
         self.memory.device_ptr(stream).0
     }
-}
-
-/// `len` numbers of N(0,1).
-pub fn normal(random: &mut StdRng, len: usize) -> Vec<f32> {
-    (0..len).map(|_| random.sample::<f32, _>(StandardNormal)).collect()
 }
 
 pub fn bits(element: Element, x: f32) -> u16 {

@@ -1,7 +1,8 @@
 //! The graphs as data; these need no GPU.
 
+use longreach_kernels::Error;
 use longreach_kernels::cuda::cudnn::{
-    Bound, Element, Error, Graph, Operation, Problem, Rows, TensorId, Type, backward, forward,
+    Bound, Element, Graph, Operation, Problem, Rows, TensorId, Type, backward, forward,
 };
 
 pub fn problem(q_len: i64, kv_len: i64, heads: [i64; 2], dim: i64, bound: Bound) -> Problem {
@@ -19,7 +20,9 @@ pub fn problem(q_len: i64, kv_len: i64, heads: [i64; 2], dim: i64, bound: Bound)
         k: Rows::contiguous(kv_len, kv_heads, dim),
         v: Rows::contiguous(kv_len, kv_heads, dim),
         o: Rows::contiguous(q_len, q_heads, dim),
+        d_o: Rows::contiguous(q_len, q_heads, dim),
         bound,
+        deterministic: false,
     }
 }
 
@@ -76,7 +79,10 @@ fn outputs_are_of_the_operands_type_and_sums_are_float32() {
     let backward = backward(&problem(128, 128, [8, 2], 64, Bound::FULL));
     let dtype = |id: TensorId| backward.graph.tensors[id.0].dtype;
     assert_eq!([backward.dq, backward.dk, backward.dv].map(dtype), [Type::Bf16; 3]);
-    assert_eq!([backward.row_sums, backward.dq_sum, backward.lse].map(dtype), [Type::F32; 3]);
+    assert_eq!(
+        [Some(backward.row_sums), backward.dq_sum, Some(backward.lse)].map(|id| id.map(dtype)),
+        [Some(Type::F32); 3]
+    );
     let forward = forward(&problem(128, 128, [8, 2], 64, Bound::FULL));
     assert_eq!(forward.graph.tensors[forward.o.0].dtype, Type::Bf16);
 }
@@ -84,7 +90,7 @@ fn outputs_are_of_the_operands_type_and_sums_are_float32() {
 #[test]
 fn shapes_that_the_library_gets_wrong_are_refused_by_name() {
     let refused = |problem: Problem, words: &str| match problem.check() {
-        Err(Error::Shape(text)) => assert!(text.contains(words), "{text}"),
+        Err(Error::Refused(text)) => assert!(text.contains(words), "{text}"),
         other => panic!("{other:?}"),
     };
     let causal = Bound { left: None, right: Some(0) };
@@ -96,4 +102,15 @@ fn shapes_that_the_library_gets_wrong_are_refused_by_name() {
     // Bottom-right with more queries than keys: the first rows see nothing.
     refused(problem(8, 4, [4, 4], 64, Bound { left: None, right: Some(-4) }), "sees no key");
     assert_eq!(problem(8, 8, [4, 2], 64, causal).check(), Ok(()));
+}
+
+#[test]
+fn an_output_in_float32_is_refused_because_the_library_computes_it_wrong() {
+    let problem = problem(128, 128, [8, 2], 64, Bound::FULL);
+    let (mut forward, backward) = (forward(&problem), backward(&problem));
+    assert_eq!(forward.graph.known_hole(), None);
+    assert_eq!(backward.graph.known_hole(), None, "a sum that is read again is not an output");
+    forward.graph.tensors[forward.o.0].dtype = Type::F32;
+    let hole = forward.graph.known_hole().expect("a refusal");
+    assert!(hole.contains("o as float32 output") && hole.contains("bf16 or f16"), "{hole}");
 }

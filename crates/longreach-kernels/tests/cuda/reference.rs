@@ -1,8 +1,19 @@
 //! Attention in float64, plainly.
 
-use longreach_kernels::cuda::cudnn::{Bound, Problem};
+use rayon::prelude::*;
 
-/// Results of one call in float64: tensors `[rows, heads, columns]`, lse `[heads, rows]`.
+/// Sizes of one batch entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub q_heads: usize,
+    pub kv_heads: usize,
+    pub q_len: usize,
+    pub kv_len: usize,
+    pub dim: usize,
+    pub value_dim: usize,
+}
+
+/// Results of one batch entry in float64: tensors `[rows, heads, columns]`, lse `[heads, rows]`.
 pub struct Exact {
     pub o: Vec<f64>,
     pub lse: Vec<f64>,
@@ -11,67 +22,84 @@ pub struct Exact {
     pub dv: Vec<f64>,
 }
 
-fn sees(bound: Bound, row: i64, column: i64) -> bool {
-    bound.right.is_none_or(|right| column <= row + right)
-        && bound.left.is_none_or(|left| column >= row - left)
-}
-
-/// Of a problem of one batch row with contiguous operands.
-pub fn exact(p: &Problem, scale: f64, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64]) -> Exact {
-    let size = [p.q_heads, p.kv_heads, p.q_len, p.kv_len, p.head_dim, p.value_dim].map(|size| size as usize);
-    exact_where(size, scale, [q, k, v, d_o], |row, column| sees(p.bound, row as i64, column as i64))
-}
-
-/// Of one batch row where `sees` says who sees what; sizes are heads of q and k, rows of q and k, dims of q and v.
-pub fn exact_where(
-    [hq, hk, sq, sk, d, dv]: [usize; 6],
+/// Of contiguous operands; `sees(row, key)` is the mask. A row that sees nothing gives 0 and -inf.
+pub fn exact(
+    s: &Sizes,
+    sees: &(dyn Fn(usize, usize) -> bool + Sync),
     scale: f64,
     [q, k, v, d_o]: [&[f64]; 4],
-    sees: impl Fn(usize, usize) -> bool,
 ) -> Exact {
     let mut found = Exact {
-        o: vec![0.0; sq * hq * dv],
-        lse: vec![0.0; hq * sq],
+        o: vec![0.0; s.q_len * s.q_heads * s.value_dim],
+        lse: vec![f64::NEG_INFINITY; s.q_heads * s.q_len],
         dq: vec![0.0; q.len()],
         dk: vec![0.0; k.len()],
         dv: vec![0.0; v.len()],
     };
-    for h in 0..hq {
-        let g = h / (hq / hk);
-        for i in 0..sq {
-            let q_row = &q[(i * hq + h) * d..][..d];
-            let do_row = &d_o[(i * hq + h) * dv..][..dv];
-            let row =
-                |x: &[f64], j: usize, width: usize| (j * hk + g) * width..(j * hk + g) * width + x.len();
-            let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-            let columns: Vec<usize> = (0..sk).filter(|&j| sees(i, j)).collect();
-            if columns.is_empty() {
-                found.lse[h * sq + i] = f64::NEG_INFINITY;
-                continue;
-            }
-            let scores: Vec<f64> =
-                columns.iter().map(|&j| scale * dot(q_row, &k[row(q_row, j, d)])).collect();
-            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
-            let lse = largest + sum.ln();
-            found.lse[h * sq + i] = lse;
-            let weights: Vec<f64> = scores.iter().map(|score| (score - lse).exp()).collect();
-            for (&j, weight) in columns.iter().zip(&weights) {
-                let values = &v[row(do_row, j, dv)];
-                found.o[(i * hq + h) * dv..][..dv].iter_mut().zip(values).for_each(|(o, v)| *o += weight * v);
-            }
-            let delta = dot(do_row, &found.o[(i * hq + h) * dv..][..dv]);
-            for (&j, weight) in columns.iter().zip(&weights) {
-                let at = row(do_row, j, dv);
-                let ds = weight * (dot(do_row, &v[at.clone()]) - delta) * scale;
-                found.dv[at].iter_mut().zip(do_row).for_each(|(sum, x)| *sum += weight * x);
-                let at = row(q_row, j, d);
-                found.dq[(i * hq + h) * d..][..d]
-                    .iter_mut()
-                    .zip(&k[at.clone()])
-                    .for_each(|(sum, x)| *sum += ds * x);
-                found.dk[at].iter_mut().zip(q_row).for_each(|(sum, x)| *sum += ds * x);
-            }
+    let heads: Vec<Exact> =
+        (0..s.q_heads).into_par_iter().map(|h| head(s, sees, scale, [q, k, v, d_o], h)).collect();
+    let put = |all: &mut [f64], one: &[f64], heads: usize, head: usize, width: usize| {
+        for (row, one) in one.chunks(width).enumerate() {
+            let all = &mut all[(row * heads + head) * width..][..width];
+            all.iter_mut().zip(one).for_each(|(all, one)| *all += one);
+        }
+    };
+    for (h, one) in heads.iter().enumerate() {
+        let g = h / (s.q_heads / s.kv_heads);
+        put(&mut found.o, &one.o, s.q_heads, h, s.value_dim);
+        put(&mut found.dq, &one.dq, s.q_heads, h, s.dim);
+        put(&mut found.dk, &one.dk, s.kv_heads, g, s.dim);
+        put(&mut found.dv, &one.dv, s.kv_heads, g, s.value_dim);
+        found.lse[h * s.q_len..][..s.q_len].copy_from_slice(&one.lse);
+    }
+    found
+}
+
+/// One query head: tensors `[rows, columns]`.
+fn head(
+    s: &Sizes,
+    sees: &(dyn Fn(usize, usize) -> bool + Sync),
+    scale: f64,
+    [q, k, v, d_o]: [&[f64]; 4],
+    h: usize,
+) -> Exact {
+    let g = h / (s.q_heads / s.kv_heads);
+    let (d, dv) = (s.dim, s.value_dim);
+    let mut found = Exact {
+        o: vec![0.0; s.q_len * dv],
+        lse: vec![f64::NEG_INFINITY; s.q_len],
+        dq: vec![0.0; s.q_len * d],
+        dk: vec![0.0; s.kv_len * d],
+        dv: vec![0.0; s.kv_len * dv],
+    };
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let add = |to: &mut [f64], factor: f64, from: &[f64]| {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from);
+    };
+    let key = |j: usize| &k[(j * s.kv_heads + g) * d..][..d];
+    let value = |j: usize| &v[(j * s.kv_heads + g) * dv..][..dv];
+    for i in 0..s.q_len {
+        let q_row = &q[(i * s.q_heads + h) * d..][..d];
+        let do_row = &d_o[(i * s.q_heads + h) * dv..][..dv];
+        let columns: Vec<usize> = (0..s.kv_len).filter(|&j| sees(i, j)).collect();
+        if columns.is_empty() {
+            continue;
+        }
+        let scores: Vec<f64> = columns.iter().map(|&j| scale * dot(q_row, key(j))).collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let lse = largest + scores.iter().map(|score| (score - largest).exp()).sum::<f64>().ln();
+        found.lse[i] = lse;
+        let weights: Vec<f64> = scores.iter().map(|score| (score - lse).exp()).collect();
+        let o = &mut found.o[i * dv..][..dv];
+        for (&j, &weight) in columns.iter().zip(&weights) {
+            add(o, weight, value(j));
+        }
+        let delta = dot(do_row, o);
+        for (&j, &weight) in columns.iter().zip(&weights) {
+            let ds = weight * (dot(do_row, value(j)) - delta) * scale;
+            add(&mut found.dv[j * dv..][..dv], weight, do_row);
+            add(&mut found.dq[i * d..][..d], ds, key(j));
+            add(&mut found.dk[j * d..][..d], ds, q_row);
         }
     }
     found

@@ -1,17 +1,22 @@
 //! Whole calls: forward and backward against float64.
 
-use crate::device::{Numbers, normal, number, poisoned, stream};
+use crate::device::{Numbers, number, poisoned, stream};
 use crate::graphs::problem;
-use crate::reference::{exact, relative};
+use crate::reference::{Sizes, exact, relative};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use longreach_kernels::cuda::cudnn::{
     Binding, Bound, Element, Handle, Plan, Problem, Scalar, backward, forward,
 };
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
 use std::sync::Arc;
 
 const WORKSPACE: usize = 1 << 30;
+
+fn normal(random: &mut StdRng, len: i64) -> Vec<f32> {
+    (0..len).map(|_| random.sample::<f32, _>(StandardNormal)).collect()
+}
 
 struct Errors {
     o: f64,
@@ -28,12 +33,21 @@ fn numbers(stream: &Arc<CudaStream>, element: Element, memory: &CudaSlice<u16>) 
 fn run(stream: &Arc<CudaStream>, handle: &mut Handle, p: &Problem, seed: u64) -> Result<Errors, String> {
     let mut random = StdRng::seed_from_u64(seed);
     let scale = (p.head_dim as f32).powf(-0.5);
-    let mut tensor = |len| Numbers::new(stream, p.element, &normal(&mut random, len as usize));
+    let mut tensor = |len| Numbers::new(stream, p.element, &normal(&mut random, len));
     let q = tensor(p.q_len * p.q_heads * p.head_dim);
     let k = tensor(p.kv_len * p.kv_heads * p.head_dim);
     let v = tensor(p.kv_len * p.kv_heads * p.value_dim);
     let d_o = tensor(p.q_len * p.q_heads * p.value_dim);
-    let expected = exact(p, f64::from(scale), &q.exact, &k.exact, &v.exact, &d_o.exact);
+    let [q_heads, kv_heads, q_len, kv_len, dim, value_dim] =
+        [p.q_heads, p.kv_heads, p.q_len, p.kv_len, p.head_dim, p.value_dim].map(|size| size as usize);
+    let sizes = Sizes { q_heads, kv_heads, q_len, kv_len, dim, value_dim };
+    let sees = |row: usize, key: usize| {
+        let (row, key) = (row as i64, key as i64);
+        p.bound.right.is_none_or(|right| key <= row + right)
+            && p.bound.left.is_none_or(|left| key >= row - left)
+    };
+    let inputs = [&q, &k, &v, &d_o].map(|tensor| &tensor.exact[..]);
+    let expected = exact(&sizes, &sees, f64::from(scale), inputs);
     let at = |memory: &CudaSlice<u16>| Binding::Memory(memory.device_ptr(stream).0);
     let floats = |len: i64| stream.clone_htod(&vec![f32::NAN; len as usize]).expect("memory");
     let at_f32 = |memory: &CudaSlice<f32>| Binding::Memory(memory.device_ptr(stream).0);
@@ -72,11 +86,11 @@ fn run(stream: &Arc<CudaStream>, handle: &mut Handle, p: &Problem, seed: u64) ->
         (b.scale, Binding::Value(Scalar::F32(scale))),
         (b.one, Binding::Value(Scalar::F32(1.0))),
         (b.row_sums, at_f32(&row_sums)),
-        (b.dq_sum, at_f32(&dq_sum)),
         (b.dq, at(&dq)),
         (b.dk, at(&dk)),
         (b.dv, at(&dv)),
     ];
+    bindings.extend(b.dq_sum.map(|id| (id, at_f32(&dq_sum))));
     bindings.extend(b.mask.bindings(p.bound));
     // SAFETY: as above.
     unsafe { plan.execute(handle, &bindings, room.device_ptr(stream).0) }

@@ -10,8 +10,8 @@ use super::waves::Item;
 use crate::cpu::columns::{columns, heads_per_chunk, mask};
 use crate::cpu::gemm::{Mat, gemm};
 use crate::cpu::memory::{Scratch, Shared};
-use crate::cpu::shapes::Shapes;
 use crate::cpu::{FEW, KEYS, ROWS, pack, softmax};
+use crate::shapes::Shapes;
 use crate::tensor::View;
 use crate::tile::{Gather, Tile, seeing_rows, seen_keys, sees_all};
 

@@ -2,8 +2,8 @@
 
 use crate::cpu::columns::{columns, heads_per_chunk};
 use crate::cpu::memory::Scratch;
-use crate::cpu::shapes::Shapes;
 use crate::cpu::{FEW, KEYS, ROWS};
+use crate::shapes::Shapes;
 use crate::tile::{Gather, Tile};
 
 /// The largest sizes among the blocks of a call.

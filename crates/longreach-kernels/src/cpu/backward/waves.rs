@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::cpu::shapes::Shapes;
 use crate::cpu::{KEYS, ROWS};
+use crate::shapes::Shapes;
 use crate::tile::{Gather, Tile, seeing_rows};
 
 /// A block of keys of a tile, for one batch entry and key head.

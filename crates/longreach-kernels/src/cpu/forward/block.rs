@@ -9,8 +9,8 @@ use super::operands::Operands;
 use crate::cpu::columns::mask;
 use crate::cpu::gemm::{Mat, gemm};
 use crate::cpu::memory::{Scratch, Shared};
-use crate::cpu::shapes::Shapes;
 use crate::cpu::{FEW, KEYS, pack, softmax};
+use crate::shapes::Shapes;
 use crate::tensor::View;
 use crate::tile::{Gather, Tile, seeing_rows, seen_keys, sees_all};
 

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::cpu::columns::{columns, heads_per_chunk};
-use crate::cpu::shapes::Shapes;
 use crate::cpu::{FEW, KEYS, ROWS};
+use crate::shapes::Shapes;
 use crate::tile::{Gather, Tile};
 
 /// The heads of a work item.

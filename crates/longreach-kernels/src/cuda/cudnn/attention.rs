@@ -1,8 +1,8 @@
 //! Attention's sizes and masks, as one call of cuDNN takes them.
 
-use super::error::Error;
 use super::graph::{Graph, Operation, Pointwise, TensorId, Type};
 use super::plan::{Binding, Scalar};
+use crate::error::Error;
 
 /// Element type of q, k, v and the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,23 +74,27 @@ pub struct Problem {
     pub value_dim: i64,
     /// Type of all but float32 tensors.
     pub element: Element,
-    /// Strides of q and dq.
+    /// Strides of q.
     pub q: Rows,
-    /// Strides of k and dk.
+    /// Strides of k.
     pub k: Rows,
-    /// Strides of v and dv.
+    /// Strides of v.
     pub v: Rows,
-    /// Strides of o and do.
+    /// Strides of o.
     pub o: Rows,
+    /// Strides of do, for the backward. Gradients are contiguous.
+    pub d_o: Rows,
     /// Who sees what.
     pub bound: Bound,
+    /// Whether the backward must give the same bits each time, which costs a workspace of two bytes a score.
+    pub deterministic: bool,
 }
 
 impl Problem {
     /// Fails for what cuDNN is known not to compute on a Hopper GPU, or to compute wrong.
     pub fn check(&self) -> Result<(), Error> {
         let Self { q_heads, kv_heads, q_len, kv_len, head_dim, value_dim, bound, .. } = *self;
-        let wrong = |text: String| Err(Error::Shape(text));
+        let wrong = |text: String| Err(Error::Refused(text));
         if [self.batch, q_heads, kv_heads, q_len, kv_len].iter().any(|&size| size < 1) {
             return wrong(format!("a call of {self:?} has nothing to compute: leave it out"));
         }
@@ -139,56 +143,73 @@ pub(super) const fn transposed(rows: Rows) -> [i64; 4] {
 /// The numbers that a mask needs at each execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MaskValues {
-    /// Minus infinity.
-    pub masked: Option<TensorId>,
-    /// How far the right edge is ahead of the diagonal; none where it is not.
-    pub right: Option<TensorId>,
-    /// How many keys behind it are seen, and one more.
-    pub left: Option<TensorId>,
+    right: Option<RightEdge>,
+    left: Option<LeftEdge>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RightEdge {
+    masked: TensorId,
+    /// How far the edge is ahead of the diagonal; none where it is not.
+    shift: Option<TensorId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LeftEdge {
+    masked: TensorId,
+    /// How many keys behind the diagonal are seen, and one more.
+    shift: TensorId,
 }
 
 impl MaskValues {
     /// What they are for `bound`, the one that the graph was made for.
     pub fn bindings(&self, bound: Bound) -> Vec<(TensorId, Binding)> {
-        let edge = |value: i64| Binding::Value(Scalar::I32(i32::try_from(value).unwrap_or(i32::MAX)));
-        let masked = self.masked.map(|id| (id, Binding::Value(Scalar::F32(f32::NEG_INFINITY))));
-        let right = self.right.zip(bound.right).map(|(id, right)| (id, edge(right)));
-        // The left edge is compared with `>`, so it is one more.
-        let left = self.left.zip(bound.left).map(|(id, left)| (id, edge(left + 1)));
-        [masked, right, left].into_iter().flatten().collect()
+        let float = |id: TensorId, value: f32| (id, Binding::Value(Scalar::F32(value)));
+        let mut found = Vec::new();
+        if let Some((RightEdge { masked, shift }, right)) = self.right.zip(bound.right) {
+            found.push(float(masked, f32::NEG_INFINITY));
+            let right = i32::try_from(right).unwrap_or(i32::MAX);
+            found.extend(shift.map(|id| (id, Binding::Value(Scalar::I32(right)))));
+        }
+        if let Some((LeftEdge { masked, shift }, left)) = self.left.zip(bound.left) {
+            // The edge is compared with `>`, so it is one more.
+            found.extend([float(masked, f32::NEG_INFINITY), float(shift, (left + 1) as f32)]);
+        }
+        found
     }
 }
 
 /// Adds the mask to `scores`: what is not seen becomes minus infinity.
+///
+/// cuDNN recognises the pattern only as its own frontend writes it: an edge has indices and an infinity of its own, and
+/// the left one is computed in float32.
 pub(super) fn mask(graph: &mut Graph, scores: TensorId, bound: Bound) -> (TensorId, MaskValues) {
     let mut values = MaskValues::default();
-    if bound == Bound::FULL {
-        return (scores, values);
-    }
-    let masked = graph.value("minus infinity", Type::F32);
-    values.masked = Some(masked);
-    let row = graph.pointwise(Pointwise::Index(2), "row", scores, None, Type::I32);
-    let column = graph.pointwise(Pointwise::Index(3), "column", scores, None, Type::I32);
     let mut scores = scores;
     if let Some(right) = bound.right {
-        // row + right >= column; where `right` is 0 cuDNN's pattern has no sum.
-        let edge = if right == 0 {
-            row
-        } else {
-            let shift = graph.value("right", Type::I32);
-            values.right = Some(shift);
-            graph.pointwise(Pointwise::Add, "right edge", row, Some(shift), Type::I32)
+        // row + right >= column.
+        let row = graph.pointwise(Pointwise::Index(2), "row", scores, None, Type::I32);
+        let column = graph.pointwise(Pointwise::Index(3), "column", scores, None, Type::I32);
+        let shift = (right != 0).then(|| graph.value("right", Type::I32));
+        let edge = match shift {
+            Some(shift) => graph.pointwise(Pointwise::Add, "right edge", row, Some(shift), Type::I32),
+            None => row,
         };
         let seen = graph.pointwise(Pointwise::AtLeast, "seen", edge, Some(column), Type::Bool);
+        let masked = graph.value("minus infinity", Type::F32);
         scores = select(graph, scores, masked, seen);
+        values.right = Some(RightEdge { masked, shift });
     }
     if bound.left.is_some() {
         // column + left + 1 > row.
-        let shift = graph.value("left", Type::I32);
-        values.left = Some(shift);
-        let edge = graph.pointwise(Pointwise::Add, "left edge", column, Some(shift), Type::I32);
+        let row = graph.pointwise(Pointwise::Index(2), "row", scores, None, Type::F32);
+        let column = graph.pointwise(Pointwise::Index(3), "column", scores, None, Type::F32);
+        let shift = graph.value("left", Type::F32);
+        let edge = graph.pointwise(Pointwise::Add, "left edge", column, Some(shift), Type::F32);
         let seen = graph.pointwise(Pointwise::Greater, "seen", edge, Some(row), Type::Bool);
+        let masked = graph.value("minus infinity", Type::F32);
         scores = select(graph, scores, masked, seen);
+        values.left = Some(LeftEdge { masked, shift });
     }
     (scores, values)
 }

@@ -206,4 +206,22 @@ impl Graph {
         self.operations.push(Operation::Reshape { x, y });
         y
     }
+
+    /// Why the graph must not be run, although cuDNN takes it: a product is the caller's in float32, and nothing reads
+    /// it. Attention's output so declared is planned, run, and wrong.
+    pub fn known_hole(&self) -> Option<String> {
+        let reads = |operation: &Operation, id| match operation {
+            Operation::Matmul { a, b, .. } => [Some(*a), Some(*b), None].contains(&Some(id)),
+            Operation::Pointwise { x, b, t, .. } => [Some(*x), *b, *t].contains(&Some(id)),
+            Operation::Reduce { x, .. } | Operation::Reshape { x, .. } => *x == id,
+        };
+        self.operations.iter().find_map(|operation| {
+            let Operation::Matmul { c, .. } = operation else { return None };
+            let Tensor { name, dtype, place, .. } = self.tensors[c.0];
+            let last = !self.operations.iter().any(|operation| reads(operation, *c));
+            (dtype == Type::F32 && place == Place::Memory && last).then(|| {
+                format!("{name} as float32 output: cuDNN computes it wrong; take bf16 or f16 and add parts in float32")
+            })
+        })
+    }
 }

@@ -1,7 +1,8 @@
 //! The library: whether it is there, in which version, and its handles.
 
-use super::error::Error;
-use cudarc::cudnn::sys::{self, cudnnHandle_t, cudnnStatus_t};
+use super::api::{Api, api};
+use crate::error::Error;
+use cudarc::cudnn::sys::{cudnnHandle_t, cudnnStatus_t};
 use cudarc::driver::CudaStream;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ pub struct Handle {
     raw: cudnnHandle_t,
     stream: Arc<CudaStream>,
     version: usize,
+    api: &'static Api,
 }
 
 // SAFETY: a handle may be used by any thread, one at a time, which `&mut self` in `Plan::execute` sees to.
@@ -28,13 +30,18 @@ impl Handle {
             return Err(Error::TooOld { found: text(version), oldest: text(OLDEST) });
         }
         let mut raw = std::ptr::null_mut();
-        let _ = stream.context().bind_to_thread();
-        // SAFETY: the library is loaded; it writes one pointer.
-        said("cudnnCreate", unsafe { sys::cudnnCreate(&mut raw) })?;
-        let handle = Self { raw, stream: stream.clone(), version };
+        stream.context().bind_to_thread().map_err(crate::cuda::driver)?;
+        let api = api()?;
+        // SAFETY: the library writes one pointer.
+        said("cudnnCreate", unsafe { (api.create)(&mut raw) })?;
+        let handle = Self { raw, stream: stream.clone(), version, api };
         // SAFETY: the stream lives as long as the handle, which has a share of it.
-        said("cudnnSetStream", unsafe { sys::cudnnSetStream(raw, stream.cu_stream().cast()) })?;
+        said("cudnnSetStream", unsafe { (api.set_stream)(raw, stream.cu_stream().cast()) })?;
         Ok(handle)
+    }
+
+    pub(super) fn api(&self) -> &'static Api {
+        self.api
     }
 
     pub(super) fn raw(&self) -> cudnnHandle_t {
@@ -55,22 +62,16 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed once.
-        let status = unsafe { sys::cudnnDestroy(self.raw) };
+        let status = unsafe { (self.api.destroy)(self.raw) };
         debug_assert_eq!(status, cudnnStatus_t::CUDNN_STATUS_SUCCESS);
     }
 }
 
 /// The library's version: major * 10000 + minor * 100 + patch.
 fn version() -> Result<usize, Error> {
-    // SAFETY: looks for a library by name.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(Error::Absent {
-            looked_for: "libcudnn.so.9",
-            remedy: "`pip install nvidia-cudnn-cu13` brings it; put its folder on LD_LIBRARY_PATH",
-        });
-    }
-    // SAFETY: the library is there and has this function since its first version.
-    Ok(unsafe { sys::cudnnGetVersion() })
+    let api = api()?;
+    // SAFETY: a function without condition.
+    Ok(unsafe { (api.version)() })
 }
 
 fn text(version: usize) -> String {
@@ -85,7 +86,7 @@ pub(super) fn said(call: &'static str, status: cudnnStatus_t) -> Result<(), Erro
     let mut last = [0; 512];
     // SAFETY: the library writes a terminated string of at most that length.
     let last = unsafe {
-        sys::cudnnGetLastErrorString(last.as_mut_ptr(), last.len());
+        (api()?.last_error)(last.as_mut_ptr(), last.len());
         CStr::from_ptr(last.as_ptr())
     };
     let last = last.to_string_lossy();
@@ -93,7 +94,7 @@ pub(super) fn said(call: &'static str, status: cudnnStatus_t) -> Result<(), Erro
         "" => format!("{status:?}"),
         last => format!("{status:?}, {last}"),
     };
-    Err(Error::Call { call, reason })
+    Err(Error::Call { library: "cuDNN", call, reason })
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 //! [`Graph`] is plain data: tensors, and operations between them; [`forward`] and [`backward`] write attention in it.
 //! [`Plan`] is what cuDNN makes of a graph on a device.
 
+mod api;
 mod attention;
 mod backward;
 mod descriptor;
-mod error;
 mod forward;
 mod graph;
 mod library;
@@ -14,7 +14,6 @@ mod plan;
 
 pub use attention::{Bound, Element, MaskValues, Problem, Rows};
 pub use backward::{Backward, backward};
-pub use error::Error;
 pub use forward::{Forward, forward};
 pub use graph::{Graph, Operation, Pointwise, Reduction, Tensor, TensorId, Type};
 pub use library::{Handle, OLDEST};

@@ -1,11 +1,11 @@
 //! Plans: what cuDNN makes of a graph, and their execution.
 
 use super::descriptor::Descriptor;
-use super::error::Error;
 use super::graph::{Graph, Operation, Place, Pointwise, Reduction, Tensor, TensorId, Type};
 use super::library::{Handle, said};
+use crate::error::Error;
 use cudarc::cudnn::sys::{
-    self, cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Kind,
+    cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Kind,
     cudnnBackendDescriptorType_t as Object, cudnnBackendHeurMode_t, cudnnDataType_t, cudnnPointwiseMode_t,
     cudnnReduceTensorOp_t,
 };
@@ -44,6 +44,9 @@ pub struct Plan {
 impl Plan {
     /// The first engine that takes `graph` with a workspace of at most `most` bytes; `what` is what errors call it.
     pub fn new(handle: &Handle, graph: &Graph, what: &str, most: usize) -> Result<Self, Error> {
+        if let Some(hole) = graph.known_hole() {
+            return Err(Error::Refused(hole));
+        }
         let tensors = graph.tensors.iter().enumerate().map(|(id, tensor)| describe(id, tensor));
         let tensors: Vec<Descriptor> = tensors.collect::<Result<_, _>>()?;
         let types: Vec<Type> = graph.tensors.iter().map(|tensor| tensor.dtype).collect();
@@ -111,7 +114,7 @@ impl Plan {
         let pack = pack.finalize()?;
         // SAFETY: plan and pack are final; the addresses are the caller's promise.
         said("cudnnBackendExecute", unsafe {
-            sys::cudnnBackendExecute(handle.raw(), self.plan.raw(), pack.raw())
+            (handle.api().execute)(handle.raw(), self.plan.raw(), pack.raw())
         })
     }
 }
@@ -235,9 +238,11 @@ const fn pointwise_mode(mode: Pointwise, result: Type) -> (cudnnPointwiseMode_t,
         Pointwise::AtLeast => Mode::CUDNN_POINTWISE_CMP_GE,
         Pointwise::Greater => Mode::CUDNN_POINTWISE_CMP_GT,
     };
-    // The pattern that cuDNN knows computes in float32, indices and comparisons too, but for sums of indices.
-    match (mode, result) {
-        (Pointwise::Add, Type::I32) => (name, cudnnDataType_t::CUDNN_DATA_INT32),
-        _ => (name, cudnnDataType_t::CUDNN_DATA_FLOAT),
-    }
+    // The pattern that cuDNN knows computes in float32, indices too, but for integer sums and comparisons.
+    let precision = match (mode, result) {
+        (Pointwise::Add, Type::I32) => cudnnDataType_t::CUDNN_DATA_INT32,
+        (Pointwise::AtLeast | Pointwise::Greater, _) => cudnnDataType_t::CUDNN_DATA_BOOLEAN,
+        _ => cudnnDataType_t::CUDNN_DATA_FLOAT,
+    };
+    (name, precision)
 }

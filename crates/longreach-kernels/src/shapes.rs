@@ -1,7 +1,6 @@
 //! The sizes of a call, checked once.
 
 use crate::error::Error;
-use crate::tensor::View;
 use crate::tile::Tile;
 
 /// The sizes of a call.
@@ -21,22 +20,22 @@ pub(crate) struct Shapes {
 }
 
 impl Shapes {
-    /// Reads the sizes off the views; fails when they do not fit each other.
-    pub(crate) fn new(q: &View, k: &View, v: &View) -> Result<Self, Error> {
-        let [batches, q_rows, q_heads, dim_qk] = q.shape();
-        let [k_batches, kv_rows, kv_heads, k_dim] = k.shape();
-        let [v_batches, v_rows, v_heads, dim_v] = v.shape();
+    /// Reads the sizes off the shapes of q, k and v; fails when they do not fit each other.
+    pub(crate) fn new(q: [usize; 4], k: [usize; 4], v: [usize; 4]) -> Result<Self, Error> {
+        let [batches, q_rows, q_heads, dim_qk] = q;
+        let [k_batches, kv_rows, kv_heads, k_dim] = k;
+        let [v_batches, v_rows, v_heads, dim_v] = v;
         if (k_batches, k_dim) != (batches, dim_qk) {
             let needs = format!("q has batch {batches} and head_dim {dim_qk}");
-            return Err(Error::Shape { what: "k", given: k.shape(), needs });
+            return Err(Error::Shape { what: "k", given: k, needs });
         }
         if (v_batches, v_rows, v_heads) != (batches, kv_rows, kv_heads) {
             let needs = format!("k has batch {batches}, {kv_rows} rows and {kv_heads} heads");
-            return Err(Error::Shape { what: "v", given: v.shape(), needs });
+            return Err(Error::Shape { what: "v", given: v, needs });
         }
         if q_heads != 0 && (kv_heads == 0 || q_heads % kv_heads != 0) {
             let needs = format!("k has {kv_heads} heads, of which q's must be a multiple");
-            return Err(Error::Shape { what: "q", given: q.shape(), needs });
+            return Err(Error::Shape { what: "q", given: q, needs });
         }
         let group = q_heads.checked_div(kv_heads).unwrap_or(0);
         Ok(Self { batches, q_rows, kv_rows, q_heads, kv_heads, group, dim_qk, dim_v })

@@ -1,0 +1,329 @@
+//! The project's own kernels on a stream.
+
+use super::cudnn::Element;
+use super::{cache, driver};
+use crate::error::Error;
+use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaStream, DeviceRepr, LaunchArgs, LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::Ptx;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The kernels' source, CUDA C++ that needs no header.
+pub const SOURCE: &str = concat!(
+    include_str!("../../kernels/common.cuh"),
+    include_str!("../../kernels/state.cu"),
+    include_str!("../../kernels/rows.cu")
+);
+
+const NAMES: [&str; 13] = [
+    "merge_bf16",
+    "merge_f16",
+    "finish_f32",
+    "finish_bf16",
+    "finish_f16",
+    "copy",
+    "copy_strided",
+    "add_bf16",
+    "add_f16",
+    "cast_bf16",
+    "cast_f16",
+    "copy_numbers",
+    "fill",
+];
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Blocks along the first dimension of a grid at most; more rows are taken in turns.
+const BLOCKS: usize = 1 << 16;
+/// Pieces that a launch takes, as in the source.
+const PIECES: usize = 32;
+
+/// The kernels, loaded, and the stream they run on.
+pub(super) struct Kernels {
+    stream: Arc<CudaStream>,
+    functions: HashMap<&'static str, CudaFunction>,
+}
+
+/// Where rows `[batch, rows, heads, dim]` are: address and strides in elements, of batch, row, head and column.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows4 {
+    pub address: u64,
+    pub strides: [usize; 4],
+}
+
+impl Rows4 {
+    /// Rows without gaps.
+    pub fn contiguous(address: u64, rows: usize, heads: usize, dim: usize) -> Self {
+        Self { address, strides: [rows * heads * dim, heads * dim, dim, 1] }
+    }
+}
+
+/// Sizes of what is moved.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub batches: usize,
+    pub heads: usize,
+    pub dim: usize,
+}
+
+/// Which rows of one end are which of the other: `(from, to, rows)`.
+pub(super) type Piece = (usize, usize, usize);
+
+/// The pieces of gathered `ranges` against the rows from 0 on.
+pub(super) fn gathered(ranges: &[Range<usize>]) -> Vec<Piece> {
+    let starts = ranges.iter().scan(0, |next, range| Some(std::mem::replace(next, *next + range.len())));
+    ranges.iter().zip(starts).map(|(range, start)| (range.start, start, range.len())).collect()
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Shape {
+    from: [i64; 4],
+    to: [i64; 3],
+    heads: i32,
+    dim: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Pieces {
+    from: [i64; PIECES],
+    to: [i64; PIECES],
+    rows: [i64; PIECES],
+}
+
+// SAFETY: plain integers in C's order, as the source declares them.
+unsafe impl DeviceRepr for Shape {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Pieces {}
+
+/// The architecture that the kernels are compiled for on a GPU of this compute capability.
+fn arch((major, minor): (i32, i32)) -> String {
+    // Hopper's code is of Hopper only, which is what is wanted: a cubin never runs elsewhere.
+    let suffix = if (major, minor) == (9, 0) { "a" } else { "" };
+    format!("sm_{major}{minor}{suffix}")
+}
+
+fn name(kernel: &str, element: Element) -> String {
+    let element = match element {
+        Element::Bf16 => "bf16",
+        Element::F16 => "f16",
+    };
+    format!("{kernel}_{element}")
+}
+
+impl Kernels {
+    /// Loads the kernels; compiles them where no cache has them.
+    pub fn new(stream: &Arc<CudaStream>) -> Result<Self, Error> {
+        let context: &Arc<CudaContext> = stream.context();
+        let capability = |attribute| context.attribute(attribute).map_err(driver);
+        let major = capability(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = capability(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let cubin = cache::kernels(&arch((major, minor)))?;
+        let module = context.load_module(Ptx::from_binary(cubin)).map_err(driver)?;
+        let load = |name: &'static str| Ok((name, module.load_function(name).map_err(driver)?));
+        let functions = NAMES.into_iter().map(load).collect::<Result<_, Error>>()?;
+        Ok(Self { stream: stream.clone(), functions })
+    }
+
+    fn start(&self, name: &str) -> LaunchArgs<'_> {
+        self.stream.launch_builder(&self.functions[name])
+    }
+
+    /// Adds a part `[batch, heads, rows, dim]` with its lse `[batch, heads, rows]` into a state of `state_heads` heads
+    /// and `state_rows` rows, at the addresses `[acc, max, sum]` of the part's first row.
+    ///
+    /// # Safety
+    /// All addresses are of memory of that size that stays valid until the stream has run the work.
+    pub unsafe fn merge(
+        &self,
+        element: Element,
+        [o, lse]: [u64; 2],
+        state: [u64; 3],
+        [rows, state_heads, state_rows]: [usize; 3],
+        extent: Extent,
+    ) -> Result<(), Error> {
+        let [acc, max, sum] = state;
+        let [rows_, heads, all] = [rows, state_heads, state_rows].map(|size| size as i64);
+        let name = name("merge", element);
+        let mut launch = self.start(&name);
+        launch.arg(&o).arg(&lse).arg(&acc).arg(&max).arg(&sum).arg(&rows_).arg(&heads).arg(&all);
+        // SAFETY: the arguments are the kernel's; the memory is the caller's promise.
+        unsafe { launch.launch(by_rows(rows, extent)) }.map(drop).map_err(driver)
+    }
+
+    /// Writes out = acc / sum, of type `kernel` (`f32`, `bf16` or `f16`), and lse.
+    ///
+    /// # Safety
+    /// As for [`Kernels::merge`].
+    pub unsafe fn finish(
+        &self,
+        kernel: &str,
+        state: [u64; 3],
+        out: Rows4,
+        lse: u64,
+        rows: usize,
+        extent: Extent,
+    ) -> Result<(), Error> {
+        let [acc, max, sum] = state;
+        let [batch, row, head, _] = out.strides.map(|stride| stride as i64);
+        let rows_ = rows as i64;
+        let mut launch = self.start(kernel);
+        launch.arg(&acc).arg(&max).arg(&sum).arg(&out.address).arg(&lse).arg(&rows_);
+        launch.arg(&batch).arg(&row).arg(&head);
+        // SAFETY: as above.
+        unsafe { launch.launch(by_rows(rows, extent)) }.map(drop).map_err(driver)
+    }
+
+    /// Copies rows of 16-bit elements; `aligned` says that columns lie side by side from a 16-byte boundary on.
+    ///
+    /// # Safety
+    /// As for [`Kernels::merge`], with the pieces' rows within both ends.
+    pub unsafe fn copy(
+        &self,
+        aligned: bool,
+        from: Rows4,
+        to: Rows4,
+        pieces: &[Piece],
+        extent: Extent,
+    ) -> Result<(), Error> {
+        let (name, wide) = if aligned { ("copy", 8) } else { ("copy_strided", 1) };
+        // SAFETY: the caller's promise.
+        unsafe { self.rows(name, wide, from, to, pieces, extent) }
+    }
+
+    /// Adds rows of 16-bit elements into float32 rows.
+    ///
+    /// # Safety
+    /// As for [`Kernels::copy`].
+    pub unsafe fn add(
+        &self,
+        element: Element,
+        from: Rows4,
+        to: Rows4,
+        pieces: &[Piece],
+        extent: Extent,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.rows(&name("add", element), 8, from, to, pieces, extent) }
+    }
+
+    /// Rounds float32 rows to 16-bit elements.
+    ///
+    /// # Safety
+    /// As for [`Kernels::copy`].
+    pub unsafe fn cast(
+        &self,
+        element: Element,
+        from: Rows4,
+        to: Rows4,
+        pieces: &[Piece],
+        extent: Extent,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.rows(&name("cast", element), 8, from, to, pieces, extent) }
+    }
+
+    /// # Safety
+    /// As for [`Kernels::copy`].
+    unsafe fn rows(
+        &self,
+        name: &str,
+        wide: usize,
+        from: Rows4,
+        to: Rows4,
+        pieces: &[Piece],
+        extent: Extent,
+    ) -> Result<(), Error> {
+        let [a, b, c, d] = from.strides.map(|stride| stride as i64);
+        let [x, y, z, _] = to.strides.map(|stride| stride as i64);
+        let (heads, dim) = (extent.heads as i32, extent.dim as i32);
+        let shape = Shape { from: [a, b, c, d], to: [x, y, z], heads, dim };
+        let across = (extent.heads * extent.dim / wide).clamp(1, THREADS);
+        let down = (THREADS / across).max(1);
+        for pieces in pieces.chunks(PIECES) {
+            let longest = pieces.iter().map(|piece| piece.2).max().unwrap_or(0);
+            if longest == 0 || extent.batches == 0 {
+                continue;
+            }
+            let mut table = Pieces { from: [0; PIECES], to: [0; PIECES], rows: [0; PIECES] };
+            for (i, &(from, to, rows)) in pieces.iter().enumerate() {
+                [table.from[i], table.to[i], table.rows[i]] = [from, to, rows].map(|row| row as i64);
+            }
+            let blocks = longest.div_ceil(down).min(BLOCKS);
+            let grid = (blocks as u32, pieces.len() as u32, extent.batches as u32);
+            let block = (across as u32, down as u32, 1);
+            let mut launch = self.start(name);
+            launch.arg(&from.address).arg(&to.address).arg(&shape).arg(&table);
+            let config = LaunchConfig { grid_dim: grid, block_dim: block, shared_mem_bytes: 0 };
+            // SAFETY: the arguments are the kernel's; the memory is the caller's promise.
+            unsafe { launch.launch(config) }.map_err(driver)?;
+        }
+        Ok(())
+    }
+
+    /// Copies float32 `[batch, from_heads, from_rows]`, from `from` on, into contiguous `[batch, heads, rows]`.
+    ///
+    /// # Safety
+    /// As for [`Kernels::merge`].
+    pub unsafe fn copy_numbers(
+        &self,
+        [from, to]: [u64; 2],
+        [rows, from_heads, from_rows]: [usize; 3],
+        extent: Extent,
+    ) -> Result<(), Error> {
+        let [rows_, heads, all] = [rows, from_heads, from_rows].map(|size| size as i64);
+        let mut launch = self.start("copy_numbers");
+        launch.arg(&from).arg(&to).arg(&rows_).arg(&heads).arg(&all);
+        let grid = (rows.div_ceil(THREADS) as u32, extent.heads as u32, extent.batches as u32);
+        let config = LaunchConfig { grid_dim: grid, block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the arguments are the kernel's; the memory is the caller's promise.
+        unsafe { launch.launch(config) }.map(drop).map_err(driver)
+    }
+
+    /// Sets `count` float32 numbers.
+    ///
+    /// # Safety
+    /// As for [`Kernels::merge`].
+    pub unsafe fn fill(&self, address: u64, value: f32, count: usize) -> Result<(), Error> {
+        if count == 0 {
+            return Ok(());
+        }
+        let count_ = count as i64;
+        let mut launch = self.start("fill");
+        launch.arg(&address).arg(&value).arg(&count_);
+        let blocks = count.div_ceil(THREADS).min(BLOCKS) as u32;
+        let (grid_dim, block_dim) = ((blocks, 1, 1), (THREADS as u32, 1, 1));
+        // SAFETY: as above.
+        unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 }) }
+            .map(drop)
+            .map_err(driver)
+    }
+}
+
+/// A block has a thread for eight columns, and several rows.
+fn by_rows(rows: usize, extent: Extent) -> LaunchConfig {
+    let across = extent.dim / 8;
+    let down = (THREADS / across.max(1)).max(1);
+    let grid = (rows.div_ceil(down) as u32, extent.heads as u32, extent.batches as u32);
+    LaunchConfig { grid_dim: grid, block_dim: (across as u32, down as u32, 1), shared_mem_bytes: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gathered_ranges_follow_each_other() {
+        assert_eq!(gathered(&[7..9, 0..1, 4..8]), [(7, 0, 2), (0, 2, 1), (4, 3, 4)]);
+    }
+
+    #[test]
+    fn architectures_have_the_compilers_names() {
+        assert_eq!([(8, 0), (9, 0), (10, 0)].map(arch), ["sm_80", "sm_90a", "sm_100"]);
+    }
+}

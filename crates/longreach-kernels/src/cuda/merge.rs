@@ -1,0 +1,72 @@
+//! What is done once a row: a fresh state, finishing, rounding.
+
+use super::context::Context;
+use super::kernels::{Extent, Rows4};
+use super::memory::{Memory, State, View};
+use super::operand::element;
+use crate::error::Error;
+use crate::tensor::DType;
+
+/// Makes every row of a state of an output of `shape` `[batch, query rows, query heads, dim of v]` the identity.
+pub fn reset(cx: &Context, state: &State, shape: [usize; 4]) -> Result<(), Error> {
+    cx.ready()?;
+    state.check(shape)?;
+    let [batch, rows, heads, _] = shape;
+    let count = batch * rows * heads;
+    // SAFETY: the state has been checked to have as many rows; its memory is valid, as its maker promised.
+    unsafe {
+        cx.kernels.fill(state.max.address(), f32::NEG_INFINITY, count)?;
+        cx.kernels.fill(state.sum.address(), 0.0, count)
+    }
+}
+
+/// Queues the normalisation of a carried state: `out` `[batch, query rows, query heads, dim of v]`, of any element
+/// type, = acc / sum, and `lse`, float32 `[batch, query heads, query rows]`, = max + ln sum.
+///
+/// A row that has seen no key gives exactly 0 and -inf.
+pub fn finish(cx: &Context, state: &State, out: &View, lse: Memory) -> Result<(), Error> {
+    cx.ready()?;
+    let [batch, rows, heads, dim] = out.shape();
+    state.check(out.shape())?;
+    lse.check_f32("lse", &[batch, heads, rows])?;
+    check_rows("out", out)?;
+    if out.shape().contains(&0) {
+        return Ok(());
+    }
+    let kernel = match out.dtype() {
+        DType::F32 => "finish_f32",
+        DType::F16 => "finish_f16",
+        DType::Bf16 => "finish_bf16",
+    };
+    let state = [state.acc, state.max, state.sum].map(Memory::address);
+    let to = Rows4 { address: out.at(0, 0, 0), strides: out.strides() };
+    let extent = Extent { batches: batch, heads, dim };
+    // SAFETY: sizes have been checked; the memory is valid, as its maker promised.
+    unsafe { cx.kernels.finish(kernel, state, to, lse.address(), rows, extent) }
+}
+
+/// Queues the rounding of a contiguous float32 tensor to the view `to`, of bf16 or f16 and the same shape.
+pub fn cast(cx: &Context, from: Memory, to: &View) -> Result<(), Error> {
+    cx.ready()?;
+    let [batches, rows, heads, dim] = to.shape();
+    from.check_f32("the tensor to cast", &to.shape())?;
+    check_rows("the tensor to cast to", to)?;
+    let element = element(&[("the tensor to cast to", to)])?;
+    let from = Rows4::contiguous(from.address(), rows, heads, dim);
+    let to = Rows4 { address: to.at(0, 0, 0), strides: to.strides() };
+    // SAFETY: sizes have been checked; the memory is valid, as its maker promised.
+    unsafe { cx.kernels.cast(element, from, to, &[(0, 0, rows)], Extent { batches, heads, dim }) }
+}
+
+/// Outputs are written 16 bytes at a time.
+fn check_rows(what: &str, view: &View) -> Result<(), Error> {
+    let dim = view.shape()[3];
+    if !view.is_aligned() || !dim.is_multiple_of(8) || dim > 1024 {
+        return Err(Error::Refused(format!(
+            "{what} of shape {:?} with strides {:?}: rows of a multiple of 8 columns, at most 1024, each from a 16-byte boundary on",
+            view.shape(),
+            view.strides()
+        )));
+    }
+    Ok(())
+}
