@@ -37,8 +37,9 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// # Safety
-    /// `start` must be valid for reads and writes of `len` bytes for as long as `owner` lives, whatever thread `owner`
-    /// is dropped on, and everybody must touch those bytes through `copy` or as atomics only.
+    /// `start` must be valid for reads and writes of `len` bytes, and of the rest of their last word, for as long as
+    /// `owner` lives, whatever thread `owner` is dropped on; and everybody must touch those bytes either through `copy`
+    /// or as atomics of one size, only.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, owner: impl Any + Send + Sync) -> Self {
         Self { start, len, owner: Box::new(owner) }
     }

@@ -1,26 +1,29 @@
-//! Copies as relaxed atomics: eight bytes at a time, single ones at the ends.
+//! Copies as relaxed atomics of whole words. A word at an end, of which only some bytes are meant, is read whole and
+//! written by compare-and-exchange, so that all accesses are of one size and the bytes beside keep what others write.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use super::WORD;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const _: () = assert!(size_of::<AtomicU64>() == WORD && align_of::<AtomicU64>() <= WORD);
 
 /// # Safety
 /// As [`super::read`].
 pub(super) unsafe fn read(from: *const u8, into: &mut [u8]) {
-    let (head, words) = split(from, into.len());
-    let (first, rest) = into.split_at_mut(head);
-    let (middle, last) = rest.split_at_mut(words * 8);
-    // SAFETY: `from` is valid for the whole length (the caller's promise), `split` makes the middle 8-aligned, and
-    // atomics may alias each other. Relaxed: signals order the copies.
+    let skip = from.addr() % WORD;
+    let (first, rest) = into.split_at_mut(head(skip, into.len()));
+    // SAFETY: words that hold bytes of the copy are valid (the caller's promise), and aligned as `skip` goes back to
+    // a multiple of WORD. Relaxed: signals order the copies.
     unsafe {
-        for (i, byte) in first.iter_mut().enumerate() {
-            *byte = (*from.add(i).cast::<AtomicU8>()).load(Ordering::Relaxed);
+        let mut word = from.sub(skip).cast::<AtomicU64>();
+        if !first.is_empty() {
+            let bytes = (*word).load(Ordering::Relaxed).to_ne_bytes();
+            first.copy_from_slice(&bytes[skip..skip + first.len()]);
+            word = word.add(1);
         }
-        let base = from.add(head).cast::<AtomicU64>();
-        for (i, word) in middle.chunks_exact_mut(8).enumerate() {
-            word.copy_from_slice(&(*base.add(i)).load(Ordering::Relaxed).to_ne_bytes());
-        }
-        let tail = from.add(head + words * 8);
-        for (i, byte) in last.iter_mut().enumerate() {
-            *byte = (*tail.add(i).cast::<AtomicU8>()).load(Ordering::Relaxed);
+        for part in rest.chunks_mut(WORD) {
+            let bytes = (*word).load(Ordering::Relaxed).to_ne_bytes();
+            part.copy_from_slice(&bytes[..part.len()]);
+            word = word.add(1);
         }
     }
 }
@@ -28,27 +31,38 @@ pub(super) unsafe fn read(from: *const u8, into: &mut [u8]) {
 /// # Safety
 /// As [`super::write`].
 pub(super) unsafe fn write(into: *mut u8, from: &[u8]) {
-    let (head, words) = split(into, from.len());
-    let (first, rest) = from.split_at(head);
-    let (middle, last) = rest.split_at(words * 8);
+    let skip = into.addr() % WORD;
+    let (first, rest) = from.split_at(head(skip, from.len()));
+    let (middle, last) = rest.as_chunks::<WORD>();
     // SAFETY: as in `read`. Relaxed: as in `read`.
     unsafe {
-        for (i, byte) in first.iter().enumerate() {
-            (*into.add(i).cast::<AtomicU8>()).store(*byte, Ordering::Relaxed);
+        let mut word = into.sub(skip).cast::<AtomicU64>();
+        if !first.is_empty() {
+            merge(&*word, skip, first);
+            word = word.add(1);
         }
-        let base = into.add(head).cast::<AtomicU64>();
-        for (i, word) in middle.as_chunks::<8>().0.iter().enumerate() {
-            (*base.add(i)).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        for bytes in middle {
+            (*word).store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+            word = word.add(1);
         }
-        let tail = into.add(head + words * 8);
-        for (i, byte) in last.iter().enumerate() {
-            (*tail.add(i).cast::<AtomicU8>()).store(*byte, Ordering::Relaxed);
+        if !last.is_empty() {
+            merge(&*word, 0, last);
         }
     }
 }
 
-/// Bytes before the first 8-aligned one, and whole words from there.
-fn split(pointer: *const u8, len: usize) -> (usize, usize) {
-    let head = pointer.align_offset(8).min(len);
-    (head, (len - head) / 8)
+/// Bytes of the copy that are in its first word, when that is not the copy's from its beginning.
+fn head(skip: usize, len: usize) -> usize {
+    if skip == 0 { 0 } else { len.min(WORD - skip) }
+}
+
+/// Replaces the bytes of `word` from `skip`.
+fn merge(word: &AtomicU64, skip: usize, bytes: &[u8]) {
+    let merged = |old: u64| {
+        let mut new = old.to_ne_bytes();
+        new[skip..skip + bytes.len()].copy_from_slice(bytes);
+        Some(u64::from_ne_bytes(new))
+    };
+    // Relaxed: as in `read`. It always succeeds in the end, as `merged` never declines.
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, merged);
 }

@@ -1,25 +1,48 @@
-//! Copies by one instruction, `rep movsb`, as fast as the C library's on processors that have it in fast microcode.
+//! Copies by instructions of the processor: `rep movsb`, as fast as the C library's copy where it is in fast microcode,
+//! else vectors of 16 bytes.
 //!
-//! The compiler knows of an assembly block what its operands say, and nothing of which bytes it touches when. So a byte
-//! that another PE changes meanwhile is no data race of the program that the compiler reasons about; what the processor
-//! then reads is one value or the other of that byte, as with relaxed atomics. The block is a compiler barrier for all
-//! memory, so it is ordered with signals as the program says; and while the instruction's own stores may be seen in any
-//! order, they are all seen before any later one, a signal's say (Intel SDM vol. 3, "Memory Ordering", fast strings).
+//! Why this is sound. What an assembly block does must be something that Rust code could do in its place. Here that is
+//! a relaxed atomic load and a relaxed atomic store of each byte, in any order:
+//!
+//! - a byte is never torn, so who reads it while it is written gets one value or the other;
+//! - nobody touches the same bytes as atomics of another size, as all copies of the program go this way;
+//! - the blocks do not promise to leave memory alone, so the compiler moves nothing across them that signals order;
+//! - the processor keeps loads in order, and stores in order but for the own ones of a string instruction, which are
+//!   all seen after any earlier store and before any later one, a signal's say (Intel SDM vol. 3A, "Fast-String
+//!   Operation and Out-of-Order Stores"). So Release and Acquire need no instruction beside them.
 
 use std::arch::{asm, is_x86_feature_detected};
 
-/// Bytes from which the instruction's start is worth it.
-const LEAST: usize = 256;
+/// # Safety
+/// As [`super::read`].
+pub(super) unsafe fn read(from: *const u8, into: &mut [u8]) {
+    // SAFETY: the caller's promise; who has `into` has it alone.
+    unsafe { copy(from, into.as_mut_ptr(), into.len()) }
+}
 
-/// Whether a copy of `len` bytes is faster this way.
-pub(super) fn pays(len: usize) -> bool {
-    len >= LEAST && is_x86_feature_detected!("ermsb")
+/// # Safety
+/// As [`super::write`].
+pub(super) unsafe fn write(into: *mut u8, from: &[u8]) {
+    // SAFETY: the caller's promise; nobody writes `from`.
+    unsafe { copy(from.as_ptr(), into, from.len()) }
+}
+
+/// # Safety
+/// As [`string`].
+unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
+    if is_x86_feature_detected!("ermsb") {
+        // SAFETY: the caller's promise.
+        unsafe { string(from, into, len) }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { vectors(from, into, len) }
+    }
 }
 
 /// # Safety
 /// `from` must be valid for reads and `into` for writes of `len` bytes for the whole call; they must not overlap; and
 /// of both, what others may touch meanwhile they touch through the module above only.
-pub(super) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
+pub(super) unsafe fn string(from: *const u8, into: *mut u8, len: usize) {
     // SAFETY: the caller's promise; the direction flag is clear by the calling convention, and the instruction changes
     // the three registers only.
     unsafe {
@@ -29,6 +52,42 @@ pub(super) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
             inout("rdi") into => _,
             inout("rsi") from => _,
             options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// # Safety
+/// As [`string`].
+pub(super) unsafe fn vectors(from: *const u8, into: *mut u8, len: usize) {
+    // SAFETY: the caller's promise; `left` counts down what is to be copied yet, first by 16, then by one.
+    unsafe {
+        asm!(
+            "sub {left}, 16",
+            "jb 3f",
+            "2:",
+            "movdqu {vector}, xmmword ptr [{from}]",
+            "movdqu xmmword ptr [{into}], {vector}",
+            "add {from}, 16",
+            "add {into}, 16",
+            "sub {left}, 16",
+            "jae 2b",
+            "3:",
+            "add {left}, 16",
+            "jz 5f",
+            "4:",
+            "mov {byte}, byte ptr [{from}]",
+            "mov byte ptr [{into}], {byte}",
+            "inc {from}",
+            "inc {into}",
+            "dec {left}",
+            "jnz 4b",
+            "5:",
+            left = inout(reg) len => _,
+            from = inout(reg) from => _,
+            into = inout(reg) into => _,
+            vector = out(xmm_reg) _,
+            byte = out(reg_byte) _,
+            options(nostack)
         );
     }
 }

@@ -33,6 +33,8 @@ pub(super) const WAITERS: usize = 64;
 pub(super) const FAILURE_TEXT: usize = 8192 - 8;
 
 const _: () = assert!(DOING + SIZE <= WAITS && SIZE.is_multiple_of(8) && BLOCK.is_multiple_of(64));
+// A text's words are its own.
+const _: () = assert!((FAILURE + 8).is_multiple_of(copy::WORD) && FAILURE_TEXT.is_multiple_of(copy::WORD));
 
 pub(super) struct Board {
     segment: Segment,

@@ -8,6 +8,9 @@ pub(super) const CAPACITY: usize = 368;
 /// Bytes that a note takes: version, length, text.
 pub(super) const SIZE: usize = 16 + CAPACITY;
 
+// The text's words are its own.
+const _: () = assert!(CAPACITY.is_multiple_of(copy::WORD));
+
 /// Times that a reader looks again because the writer was at work. A writer that was killed at work leaves its note
 /// unreadable, which must not hold the reader.
 const LOOKS: usize = 1000;

@@ -140,7 +140,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn region(segment: Segment, len: usize) -> Region {
-    // SAFETY: the segment keeps the mapping, of at least `len` bytes; all processes reach it through regions.
+    // SAFETY: the segment keeps the mapping, of at least `len` bytes and the rest of their page; all processes reach it
+    // through regions.
     unsafe { Region::new(segment.start(), len, segment) }
 }
 

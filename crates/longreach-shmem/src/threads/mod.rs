@@ -79,10 +79,11 @@ impl Transport for Threads {
 
     fn bytes(&self, len: usize) -> Option<Part> {
         // An empty buffer is an ordinary one; the allocator wants at least a byte.
-        let layout = Layout::from_size_align(len.max(1), ALIGNMENT).ok()?;
+        let layout = Layout::from_size_align(len.max(1), ALIGNMENT).ok()?.pad_to_align();
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        // SAFETY: the memory lives until `Allocated` is dropped, and whoever gets it from the region uses `copy`.
+        // SAFETY: the memory, padded to whole words, lives until `Allocated` is dropped, and whoever gets it from the
+        // region uses `copy`.
         let region = unsafe { Region::new(start, len, Allocated { start, layout }) };
         Some(Part::Bytes(Arc::new(region)))
     }
