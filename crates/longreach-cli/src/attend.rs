@@ -3,18 +3,18 @@
 use crate::args::AttendArgs;
 use crate::check::{self, Row};
 use crate::error::{Error, complain, status};
-use crate::failed::{self, Guard};
+use crate::failed::Guard;
 #[cfg(unix)]
 use crate::launch;
 use crate::output::{self, Output};
-use crate::place::Place;
+use crate::place::{self, Place};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::request::{Problem, Request, threads_of};
 use crate::results::{Results, Runs};
 use crate::run::{self, Planned, Way};
 use crate::{stdout, trace};
-use longreach::{Rendezvous, World, reference};
+use longreach::{World, reference};
 use longreach_kernels::DType;
 
 /// Computes what was asked for; returns the exit status.
@@ -32,7 +32,7 @@ pub fn attend(args: AttendArgs) -> Result<u8, Error> {
         #[cfg(unix)]
         Place::Children => return launch::own::launch(pes, request.json),
         Place::Threads => World::threads(pes).map_err(|error| Error::Run(error.to_string()))?,
-        Place::Pe(rendezvous) => join(rendezvous, request.json)?,
+        Place::Pe(rendezvous) => place::join(rendezvous, request.json)?,
     };
     let world = world.with_deadline(problem.deadline);
     let tells = world.own().is_none_or(|own| own == 0);
@@ -42,16 +42,6 @@ pub fn attend(args: AttendArgs) -> Result<u8, Error> {
         Computed::AtPe0 => Ok(status::DONE),
         Computed::Failed(status) => Ok(status),
     }
-}
-
-/// The world that this process is a PE of. Collective.
-fn join(rendezvous: &Rendezvous, json: bool) -> Result<World, Error> {
-    World::join(rendezvous).or_else(|error| {
-        if json && rendezvous.pe == 0 {
-            failed::print_unmet(rendezvous.deadline)?;
-        }
-        Err(Error::Run(format!("PE {}: {error}", rendezvous.pe)))
-    })
 }
 
 /// How the PEs' work has ended.

@@ -2,7 +2,8 @@
 
 use crate::args::Transport;
 use crate::error::Error;
-use longreach::Rendezvous;
+use crate::failed;
+use longreach::{Rendezvous, World};
 
 /// PEs where nothing is said.
 const USUAL_PES: usize = 2;
@@ -58,6 +59,16 @@ impl Place {
     fn children(pes: usize) -> Result<(Self, usize), Error> {
         Err(Error::bad("--pes", pes.to_string(), "processes can be started on Unix only"))
     }
+}
+
+/// The world that this process is a PE of. Collective.
+pub fn join(rendezvous: &Rendezvous, json: bool) -> Result<World, Error> {
+    World::join(rendezvous).or_else(|error| {
+        if json && rendezvous.pe == 0 {
+            failed::print_unmet(rendezvous.deadline)?;
+        }
+        Err(Error::Run(format!("PE {}: {error}", rendezvous.pe)))
+    })
 }
 
 /// Whether a launcher has started this process as a PE. A batch script under Slurm has a rank too, but no step.
