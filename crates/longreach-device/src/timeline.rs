@@ -115,6 +115,11 @@ impl Timeline {
         lock(&self.spans).push(Span { stream: stream.clone(), label, start, end });
     }
 
+    /// Forgets the spans of calls with smaller numbers than `call`.
+    pub fn forget_before(&self, call: u64) {
+        lock(&self.spans).retain(|span| span.label.call >= call);
+    }
+
     /// Takes the spans of one call out of the timeline.
     pub fn take(&self, call: u64) -> Vec<Span> {
         let mut spans = lock(&self.spans);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Context<'a> {
     /// Threads to run on; `None` runs on the calling thread. Results do not depend on it.
     pub pool: Option<&'a rayon::ThreadPool>,
-    /// Called once for every finished work item, from the thread that finished it, so that a watcher can
-    /// tell a long kernel from a dead one.
+    /// Called whenever some rows have been done against some keys, some hundred of each, from the thread that did it, so
+    /// that a watcher can tell a long kernel from a dead one.
     pub tick: &'a (dyn Fn() + Sync),
 }
 

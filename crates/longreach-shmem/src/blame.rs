@@ -3,9 +3,10 @@
 //! Each PE has a progress counter and a record of what each of its streams waits for, readable by all. A waiter
 //! whose deadline passes follows the records, stream by stream, to the PE that neither waits nor progresses.
 
-use crate::failure::Operation;
-use crate::transport::{Ledger, Transport};
-use longreach_device::Watch;
+use crate::failure::{FailureKind, Operation};
+use crate::transport::Ledger;
+use crate::world::Shared;
+use longreach_device::{Fault, Watch};
 use std::sync::Arc;
 
 /// The name under which a PE's own thread records its waits.
@@ -33,17 +34,25 @@ pub(crate) struct Record {
 pub(crate) struct LocalWaits {
     /// The PE's number in the world.
     pub(crate) pe: usize,
-    /// Has its ledger.
-    pub(crate) transport: Arc<dyn Transport>,
+    /// Has its ledger, and learns of its failures.
+    pub(crate) world: Arc<Shared>,
 }
 
 impl Watch for LocalWaits {
     fn waits(&self, stream: &str, producer: &str) {
         let target = Node { pe: self.pe, stream: producer.to_owned() };
-        self.transport.ledger(self.pe).wait(stream, Record { target, operation: None });
+        self.world.transport.ledger(self.pe).wait(stream, Record { target, operation: None });
     }
     fn runs(&self, stream: &str) {
-        self.transport.ledger(self.pe).run(stream);
+        self.world.transport.ledger(self.pe).run(stream);
+    }
+    fn works(&self, working: bool) {
+        self.world.transport.ledger(self.pe).work(working);
+    }
+    fn failed(&self, stream: &str, fault: &Fault) {
+        // Its host may look at the stream much later; the others wait for it now.
+        let stream = stream.split('@').next().unwrap_or(stream);
+        self.world.fail_by(FailureKind::Failed, self.pe, format!("{fault} (on its stream `{stream}`)"));
     }
 }
 
@@ -100,7 +109,7 @@ pub(crate) fn culprit<'l>(
                 node = record.target;
             }
             // Asked last: streams may outlive the program, with results that it returned unread, and still wait.
-            None if ledger.finished() >= run => {
+            None if ledger.finished() >= run && !ledger.working() => {
                 return Culprit::Ended { pe: node.pe, operation };
             }
             None if node.stream == HOST => {
@@ -118,6 +127,7 @@ pub(crate) fn culprit<'l>(
 mod tests {
     use super::*;
     use crate::threads::Threads;
+    use crate::transport::Transport;
 
     fn node(pe: usize, stream: &str) -> Node {
         Node { pe, stream: stream.to_owned() }

@@ -69,6 +69,12 @@ pub(crate) trait Ledger: Send + Sync {
     /// The last run that the PE's program has ended, from 1.
     fn finished(&self) -> u64;
 
+    /// Notes that a stream of the PE begins a piece of work, or ends it.
+    fn work(&self, working: bool);
+
+    /// Whether one is at work.
+    fn working(&self) -> bool;
+
     /// Notes that `stream` waits.
     fn wait(&self, stream: &str, record: Record);
 

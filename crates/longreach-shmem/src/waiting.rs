@@ -1,6 +1,6 @@
 //! Waiting for other PEs, for as long as somebody gets on, and finding out who does not.
 
-use crate::blame::{Culprit, Node, Record, culprit};
+use crate::blame::{Culprit, HOST, Node, Record, culprit};
 use crate::error::Error;
 use crate::failure::{Failure, FailureKind, Operation};
 use crate::world::Shared;
@@ -33,7 +33,15 @@ impl Shared {
         }
         let ledger = self.transport.ledger(pe);
         ledger.wait(stream, Record { target: target.clone(), operation: Some(operation) });
+        // Work of a stream that waits is not at work.
+        let of_stream = stream != HOST;
+        if of_stream {
+            ledger.work(false);
+        }
         let outcome = self.wait_ready(pe, target, operation, ready);
+        if of_stream {
+            ledger.work(true);
+        }
         ledger.run(stream);
         outcome
     }

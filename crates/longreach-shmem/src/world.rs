@@ -362,6 +362,6 @@ impl Pe {
     }
 
     pub(crate) fn watch(&self) -> Arc<dyn Watch> {
-        Arc::new(LocalWaits { pe: self.number, transport: self.shared.transport.clone() })
+        Arc::new(LocalWaits { pe: self.number, world: self.shared.clone() })
     }
 }

@@ -16,6 +16,10 @@ pub trait Watch: Send + Sync {
     fn waits(&self, stream: &str, producer: &str);
     /// `stream` waits no more.
     fn runs(&self, stream: &str);
+    /// A stream begins a piece of work, or ends it.
+    fn works(&self, _working: bool) {}
+    /// Work of `stream` itself has failed, for the first time; nothing is heard of what others carry on.
+    fn failed(&self, _stream: &str, _fault: &Fault) {}
 }
 
 type Job = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
@@ -114,6 +118,17 @@ impl Stream {
         self.record().synchronize().map_err(Error::Fault)
     }
 
+    /// Lets the stream end by itself when its work is done: dropping it does not wait any more.
+    pub fn detach(&mut self) {
+        self.close();
+        self.worker = None;
+    }
+
+    fn close(&self) {
+        lock(&self.shared.queue).closed = true;
+        self.shared.arrived.notify_one();
+    }
+
     fn push(&self, item: Item) {
         lock(&self.shared.queue).items.push_back(item);
         self.shared.arrived.notify_one();
@@ -122,8 +137,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        lock(&self.shared.queue).closed = true;
-        self.shared.arrived.notify_one();
+        self.close();
         if let Some(worker) = self.worker.take() {
             // The worker catches the panics of its work, so there is nothing to learn from the join.
             let _ = worker.join();
@@ -154,8 +168,13 @@ impl Shared {
                 Item::Wait(label, event) => outcome = self.wait_for(label, &event),
                 Item::Work(label, job) => {
                     let start = self.timeline.now();
+                    self.watch.works(true);
                     outcome = catch_unwind(AssertUnwindSafe(job))
                         .unwrap_or_else(|panic| Err(Error::from_panic(&self.name, &*panic).into_fault()));
+                    if let Err(fault) = &outcome {
+                        self.watch.failed(&self.name, fault);
+                    }
+                    self.watch.works(false);
                     self.timeline.record(&self.name, label, start, self.timeline.now());
                 }
             }

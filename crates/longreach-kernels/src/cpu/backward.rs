@@ -74,6 +74,7 @@ pub fn backward(
         dk: Shared::new(dk),
         dv: Shared::new(dv),
         arch: pulp::Arch::new(),
+        tick: cx.tick,
     };
     for wave in waves(tiles) {
         let Wave { items, turns } = wave.items(&shapes);

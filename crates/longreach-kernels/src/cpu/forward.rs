@@ -60,6 +60,7 @@ pub fn forward(
         max: Shared::new(state.max),
         sum: Shared::new(state.sum),
         arch: Arch::new(),
+        tick: cx.tick,
     };
     let splits = shapes.group.div_ceil(heads);
     let per_batch = shapes.kv_heads * splits;
@@ -84,7 +85,6 @@ pub fn forward(
                     call.block(scratch, &room, batch, heads, tile, gather, &block.rows);
                 }
             }
-            (cx.tick)();
         },
     );
     Ok(())

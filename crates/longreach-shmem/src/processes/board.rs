@@ -22,7 +22,8 @@ const PROGRESS: usize = 64;
 const FINISHED: usize = 128;
 const REPORTED: usize = 192;
 const BEATS: usize = 256;
-const DOING: usize = 320;
+const WORKING: usize = 320;
+const DOING: usize = 384;
 const WAITS: usize = 1024;
 const FAILURE: usize = WAITS + WAITERS * SIZE;
 const BLOCK: usize = FAILURE + 8 + FAILURE_TEXT;
@@ -83,6 +84,10 @@ impl Board {
 
     pub(super) fn beats(&self, pe: usize) -> &AtomicU64 {
         self.word(Self::block(pe) + BEATS)
+    }
+
+    pub(super) fn working(&self, pe: usize) -> &AtomicU64 {
+        self.word(Self::block(pe) + WORKING)
     }
 
     pub(super) fn finished(&self, pe: usize) -> &AtomicU64 {

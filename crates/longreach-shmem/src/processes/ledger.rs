@@ -59,6 +59,20 @@ impl Ledger for BoardLedger {
         self.board.finished(self.pe).load(Ordering::Acquire)
     }
 
+    fn work(&self, working: bool) {
+        // Relaxed: a count for blame, it orders nothing.
+        if working {
+            self.board.working(self.pe).fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.board.working(self.pe).fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn working(&self) -> bool {
+        // Relaxed: as in `work`.
+        self.board.working(self.pe).load(Ordering::Relaxed).cast_signed() > 0
+    }
+
     fn wait(&self, stream: &str, record: Record) {
         let mut notes = self.notes();
         let known = notes.get(stream).copied();

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct OwnLedger {
     progress: AtomicU64,
     beats: AtomicU64,
+    working: AtomicU64,
     finished: AtomicU64,
     waits: Mutex<HashMap<String, Record>>,
     doing: Mutex<Option<(Operation, Instant)>>,
@@ -46,6 +47,20 @@ impl Ledger for OwnLedger {
     fn finished(&self) -> u64 {
         // Acquire: pairs with `finish`.
         self.finished.load(Ordering::Acquire)
+    }
+
+    fn work(&self, working: bool) {
+        // Relaxed: a count for blame, it orders nothing.
+        if working {
+            self.working.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.working.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn working(&self) -> bool {
+        // Relaxed: as in `work`.
+        self.working.load(Ordering::Relaxed).cast_signed() > 0
     }
 
     fn wait(&self, stream: &str, record: Record) {

@@ -157,13 +157,15 @@ pub(super) fn describe(
     let mask = attention.mask.to_string();
     let short: String = mask.chars().take(1024).collect();
     let whole = digest(attention.mask.canonical().as_bytes());
-    let layout: String = options.layout.to_string().chars().take(512).collect();
+    let layout = options.layout.to_string();
+    let layout_digest = digest(layout.as_bytes());
+    let layout: String = layout.chars().take(512).collect();
     Description::new()
         .field("operation", "attention")
         .field("direction", direction.name())
         .field("call", epoch)
         .field("mask", format!("{short} #{whole:016x}"))
-        .field("layout", layout)
+        .field("layout", format!("{layout} #{layout_digest:016x}"))
         .field("query length", attention.q_len)
         .field("key length", attention.kv_len)
         .field("batch", dims.batch)

@@ -41,7 +41,6 @@ pub struct ContextParallel {
 }
 
 struct Engine {
-    // Streams go first: dropping one waits for its work, which uses the rest.
     compute: Stream,
     comm: Stream,
     put: Stream,
@@ -95,6 +94,9 @@ pub struct Output {
     inner: Inner,
     engine: Arc<Engine>,
 }
+
+/// Calls whose spans are kept for [`Statistics`].
+const KEPT: u64 = 256;
 
 enum Inner {
     Out(Arc<Pending<Outputs>>),
@@ -228,7 +230,7 @@ impl Saved {
         })
     }
 
-    /// What the forward did and when; waits for it to end. Not collective.
+    /// What the forward did and when; waits for it to end. Fails more than 256 calls later. Not collective.
     pub fn statistics(&self) -> Result<Statistics, Error> {
         self.engine.statistics(&self.call)
     }
@@ -240,7 +242,7 @@ impl Saved {
 }
 
 impl Gradients {
-    /// What the backward did and when; waits for it to end. Not collective.
+    /// What the backward did and when; waits for it to end. Fails more than 256 calls later. Not collective.
     pub fn statistics(&self) -> Result<Statistics, Error> {
         self.engine.statistics(&self.call)
     }
@@ -248,10 +250,10 @@ impl Gradients {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Dropping the streams waits for their work, which may wait for peers that wait for this PE's next call. A PE
-        // that panics makes none, and says so first.
-        if std::thread::panicking() {
-            self.team.refuse("its program panicked");
+        // Their work may wait for peers that wait for this PE's next call, and a PE that fails makes none: waiting here
+        // would keep it from saying so. Queued work owns what it uses.
+        for stream in [&mut self.compute, &mut self.comm, &mut self.put, &mut self.add] {
+            stream.detach();
         }
     }
 }
@@ -305,6 +307,7 @@ impl Engine {
         dims: Dims,
     ) -> Call {
         calls.epoch += 1;
+        self.timeline.forget_before(calls.epoch.saturating_sub(KEPT));
         let scale = attention.scale_for(dims.head_dim);
         Call {
             epoch: calls.epoch,
@@ -322,6 +325,10 @@ impl Engine {
     fn refused(&self, error: Error) -> Error {
         match error {
             Error::Shmem(error) => Error::Shmem(error),
+            Error::OutOfMemory { .. } => {
+                self.team.fail(&error.to_string());
+                error
+            }
             refusal => {
                 // Others get the failure that counts; this PE its own error, with its type.
                 self.team.refuse(&refusal.to_string());

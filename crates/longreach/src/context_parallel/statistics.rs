@@ -1,9 +1,10 @@
 //! What a call did and when.
 
-use super::Engine;
 use super::call::{Call, Direction};
 use super::exchange::{ADD, COMM, COMPUTE, RETURN};
+use super::{Engine, KEPT};
 use crate::error::Error;
+use longreach_device::sync::lock;
 use longreach_device::{Kind, Span};
 use longreach_kernels::{flops_backward, flops_forward};
 
@@ -46,6 +47,13 @@ impl Engine {
     }
 
     pub(super) fn statistics(&self, call: &Call) -> Result<Statistics, Error> {
+        let calls = lock(&self.calls).epoch;
+        if calls >= call.epoch + KEPT {
+            return Err(Error::Input(format!(
+                "statistics of call {} were asked for after call {calls}: they are kept for {KEPT} calls",
+                call.epoch
+            )));
+        }
         self.synchronize()?;
         Ok(statistics(call, self.timeline.take(call.epoch)))
     }

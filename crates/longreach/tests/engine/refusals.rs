@@ -2,7 +2,12 @@
 
 use crate::harness::{Problem, Setting, Sizes, call, shard};
 use crate::transports::errors_on_all;
-use longreach::{Attention, ContextParallel, DType, Error, HeapSize, Layout, Mask, Options, Stages, World};
+use longreach::{
+    Attention, ContextParallel, DType, Error, HeapSize, Hook, Layout, Mask, Options, StageHook, Stages, World,
+};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 fn sizes() -> Sizes {
     Sizes {
@@ -143,4 +148,68 @@ fn a_failed_world_stays_failed() {
     assert_eq!(first.unwrap_err().to_string(), "no more");
     let second = world.run(|_| Ok::<_, Error>(())).unwrap_err().to_string();
     assert!(second.contains("PE 1 failed") && second.contains("no more"), "{second}");
+}
+
+#[test]
+fn layouts_that_differ_far_behind_are_an_error_on_all() {
+    let problem = Problem::random(8, Sizes { q_len: 256, kv_len: 256, ..sizes() }, Mask::causal());
+    // Rows go to the two PEs in turn, 64 ranges each; the other layout swaps the last two of PE 1.
+    let ranges = |pe: u64| (0..64u64).map(|i| i * 4 + 2 * pe..i * 4 + 2 * pe + 2).collect::<Vec<_>>();
+    let straight = vec![ranges(0), ranges(1)];
+    let mut swapped = straight.clone();
+    swapped[1].swap(62, 63);
+    let setting = |layout| Setting::new(2, Layout::Ranges(layout), 1);
+    let texts = errors_on_all(2, |pe| {
+        let layout = if pe.number() == 0 { &straight } else { &swapped };
+        let options = setting(layout.clone()).options_for(&[&problem])?;
+        call(&ContextParallel::new(&pe.team()?, &options)?, &problem).map(drop)
+    });
+    all_name(&texts, &["`layout`", "call differs"]);
+}
+
+#[test]
+fn an_error_or_panic_with_queued_work_is_told_in_its_own_words() {
+    let problem = Problem::random(9, sizes(), Mask::causal());
+    let options = Setting::new(2, Layout::Zigzag, 1).options_for(&[&problem]).unwrap();
+    for panics in [false, true] {
+        let began = Instant::now();
+        let texts = errors_on_all(2, |pe| {
+            let cp = ContextParallel::new(&pe.team()?, &options)?;
+            let (q, kv) = cp.shards(1, &problem.attention)?;
+            let [k, v] = [&problem.k, &problem.v].map(|x| shard(x, &kv, pe.number()));
+            let q = shard(&problem.q, &q, pe.number());
+            if pe.number() == 0 {
+                sleep(Duration::from_millis(300));
+            }
+            // PE 1 has queued work that waits for PE 0 when it gives up.
+            let forward = cp.forward(&q.view(), &k.view(), &v.view(), &problem.attention)?;
+            if pe.number() == 1 {
+                assert!(!panics, "the disk is full");
+                return Err(Error::Input("the disk is full".to_owned()));
+            }
+            forward.out.wait().map(drop)?;
+            Ok(cp.team().barrier()?)
+        });
+        // A PE that panics has no error of its own to compare.
+        let heard: Vec<&String> = texts.iter().filter(|text| !text.is_empty()).collect();
+        assert!(!heard.is_empty() && heard.iter().all(|text| text.contains("the disk is full")), "{texts:?}");
+        assert!(began.elapsed() < Duration::from_secs(10), "not at once: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_panic_on_a_stream_is_the_failure_of_all_at_once() {
+    let problem = Problem::random(10, sizes(), Mask::causal());
+    let hook: Arc<Hook> = Arc::new(|_, stage| {
+        assert!(stage != 1, "index 7 is out of range");
+        Ok(())
+    });
+    let options = Setting::new(3, Layout::Contiguous, 1).options_for(&[&problem]).unwrap();
+    let texts = errors_on_all(3, |pe| {
+        let before_stage = (pe.number() == 2).then(|| StageHook(hook.clone()));
+        let cp = ContextParallel::new(&pe.team()?, &Options { before_stage, ..options.clone() })?;
+        call(&cp, &problem)?;
+        Ok(cp.team().barrier()?)
+    });
+    all_name(&texts, &["index 7 is out of range"]);
 }

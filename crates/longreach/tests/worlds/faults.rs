@@ -16,7 +16,9 @@ fn found(model: Model, wait: &'static [&'static str]) -> String {
 #[test]
 fn without_the_wait_for_published_an_empty_publication_is_read() {
     let found = found(Model::new(3, 2, Order::Once), &["get on comm"]);
-    assert!(found.contains(": its call differs"), "{found}");
+    // Its description too may be half there.
+    let noticed = [": its call differs", "publication has epoch 0"];
+    assert!(noticed.iter().any(|words| found.contains(words)), "{found}");
 }
 
 /// PEs that compare every call with all others know from the call before that a slot has been read. A PE that does

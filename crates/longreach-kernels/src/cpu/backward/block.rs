@@ -29,6 +29,8 @@ pub(crate) struct Call<'a> {
     pub dk: Shared<'a>,
     pub dv: Shared<'a>,
     pub arch: Arch,
+    /// Tells that a block of keys has got on by a block of rows.
+    pub tick: &'a (dyn Fn() + Sync),
 }
 
 impl Call<'_> {
@@ -70,6 +72,7 @@ impl Call<'_> {
                 self.add_dq(&part, batch, &heads, tile.q.start + rows.start as usize, &rows);
             }
             turns.pass(turn, block);
+            (self.tick)();
         }
 
         let mut from = 0;

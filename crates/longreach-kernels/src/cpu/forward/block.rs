@@ -25,6 +25,8 @@ pub(crate) struct Call<'a> {
     pub max: Shared<'a>,
     pub sum: Shared<'a>,
     pub arch: Arch,
+    /// Tells that a block of rows has got on by a block of keys.
+    pub tick: &'a (dyn Fn() + Sync),
 }
 
 /// The state of a block's columns, in scratch.
@@ -85,6 +87,7 @@ impl Call<'_> {
                 self.weights(scores, queries, &operands, n, stride, mask, &mut carried, at, rescale);
                 self.values(scores, &operands, columns, chunk, &mut carried, rescale);
             }
+            (self.tick)();
             from = to;
         }
         self.store(batch, columns, &carried);
