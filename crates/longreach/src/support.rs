@@ -41,7 +41,16 @@ pub const SUPPORT: &[Support] = &[
     ),
     row("lengths", "any, with Sq != Skv (aligned bottom-right); empty shards and documents", ""),
     row("heads", "query heads a multiple of key heads (GQA, MQA)", "repeat or pad heads otherwise"),
-    row("head_dim", "any; that of values may differ", ""),
+    row(
+        "head_dim",
+        "any; that of values may differ; with 1 or 2 elements gradients miss the accuracy rule",
+        "pad such heads with zeros to 8",
+    ),
+    row(
+        "NaN and infinity",
+        "padding may hold anything; in a token they may reach rows that do not see it",
+        "keep tokens finite",
+    ),
     row("layout", "zigzag, contiguous, striped, explicit ranges", ""),
     row("backward", "dq, dk, dv", ""),
     row("deterministic", "always: the same bits each time, for any number of threads", ""),
