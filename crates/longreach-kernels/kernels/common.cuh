@@ -1,19 +1,19 @@
 // What the kernels share. NVRTC compiles common.cuh, state.cu and rows.cu as one source, without any header.
 
 typedef unsigned short u16;
+typedef unsigned int u32;
 typedef long long i64;
 
-// Eight 16-bit elements, which is what a thread moves at a time.
-struct alignas(16) Eight {
-    u16 x[8];
+// What a thread moves at a time: eight 16-bit elements or four of float32.
+struct alignas(16) Bits {
+    u32 x[4];
 };
 
-struct alignas(16) Four {
-    float x[4];
-};
+// Of these a thread has some under way at once.
+#define UNROLL 4
 
 struct Bf16 {
-    static __device__ float widen(u16 x) { return __int_as_float(int(x) << 16); }
+    static __device__ float widen(u16 x) { return __uint_as_float(u32(x) << 16); }
     static __device__ u16 narrow(float x) {
         u16 y;
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
@@ -34,26 +34,37 @@ struct F16 {
     }
 };
 
-static __device__ void load(const float* from, float x[8]) {
-    Four low = *reinterpret_cast<const Four*>(from), high = *reinterpret_cast<const Four*>(from + 4);
-    for (int i = 0; i < 4; i++) x[i] = low.x[i], x[i + 4] = high.x[i];
+template <class X>
+static __device__ Bits load(const X* from) {
+    return *reinterpret_cast<const Bits*>(from);
 }
 
-static __device__ void store(float* to, const float x[8]) {
-    Four low, high;
-    for (int i = 0; i < 4; i++) low.x[i] = x[i], high.x[i] = x[i + 4];
-    *reinterpret_cast<Four*>(to) = low, *reinterpret_cast<Four*>(to + 4) = high;
+template <class X>
+static __device__ void store(X* to, Bits bits) {
+    *reinterpret_cast<Bits*>(to) = bits;
+}
+
+// Eight elements of 16 bits as float32.
+template <class T>
+static __device__ void widen(Bits bits, float x[8]) {
+    for (int i = 0; i < 4; i++) x[2 * i] = T::widen(u16(bits.x[i])), x[2 * i + 1] = T::widen(u16(bits.x[i] >> 16));
+}
+
+static __device__ void widen(Bits low, Bits high, float x[8]) {
+    for (int i = 0; i < 4; i++) x[i] = __uint_as_float(low.x[i]), x[i + 4] = __uint_as_float(high.x[i]);
+}
+
+// Writes eight numbers as 16-bit elements, or as float32.
+template <class T>
+static __device__ void write(u16* to, const float x[8]) {
+    Bits bits;
+    for (int i = 0; i < 4; i++) bits.x[i] = T::narrow(x[2 * i]) | u32(T::narrow(x[2 * i + 1])) << 16;
+    store(to, bits);
 }
 
 template <class T>
-static __device__ void load(const u16* from, float x[8]) {
-    Eight all = *reinterpret_cast<const Eight*>(from);
-    for (int i = 0; i < 8; i++) x[i] = T::widen(all.x[i]);
-}
-
-template <class T>
-static __device__ void store(u16* to, const float x[8]) {
-    Eight all;
-    for (int i = 0; i < 8; i++) all.x[i] = T::narrow(x[i]);
-    *reinterpret_cast<Eight*>(to) = all;
+static __device__ void write(float* to, const float x[8]) {
+    Bits low, high;
+    for (int i = 0; i < 4; i++) low.x[i] = __float_as_uint(x[i]), high.x[i] = __float_as_uint(x[i + 4]);
+    store(to, low), store(to + 4, high);
 }

@@ -1,5 +1,5 @@
 // Rows of [batch, rows, heads, dim] from one place to another: pieces of rows, each with its own place at both ends.
-// A block has threads for the columns of a row and for several rows; the grid is (blocks of rows, pieces, batch).
+// The grid is (blocks, pieces, batch).
 
 #define PIECES 32
 
@@ -7,85 +7,106 @@ struct Pieces {
     i64 from[PIECES], to[PIECES], rows[PIECES];
 };
 
-// Strides in elements.
+// Strides in elements. `flat` says that a piece has no gap at either end; a piece has less than 2^31 elements.
 struct Shape {
     i64 from_batch, from_row, from_head, from_column;
     i64 to_batch, to_row, to_head;
-    int heads, dim;
+    int heads, dim, flat;
 };
 
-// Calls move(from, to) for the first of each `Wide` elements that lie side by side at both ends.
-template <int Wide, class Move>
-static __device__ void each(const Shape& shape, const Pieces& pieces, Move move) {
-    int piece = blockIdx.y, in_head = shape.dim / Wide, in_row = shape.heads * in_head;
-    i64 from = blockIdx.z * shape.from_batch, to = blockIdx.z * shape.to_batch;
-    i64 step = i64(gridDim.x) * blockDim.y;
-    for (i64 row = i64(blockIdx.x) * blockDim.y + threadIdx.y; row < pieces.rows[piece]; row += step) {
-        i64 from_row = from + (pieces.from[piece] + row) * shape.from_row;
-        i64 to_row = to + (pieces.to[piece] + row) * shape.to_row;
-        for (int i = threadIdx.x; i < in_row; i += blockDim.x) {
-            int head = i / in_head, column = (i - head * in_head) * Wide;
-            move(from_row + head * shape.from_head + column * shape.from_column,
-                 to_row + head * shape.to_head + column);
+// Lets `op` load and then store each `Wide` elements that lie side by side at both ends, several of a thread's at once.
+template <int Wide, class Op>
+static __device__ void each(const Shape& shape, const Pieces& pieces, Op op) {
+    int piece = blockIdx.y;
+    u32 in_head = shape.dim / Wide, in_row = shape.heads * in_head, total = u32(pieces.rows[piece]) * in_row;
+    i64 from = blockIdx.z * shape.from_batch + pieces.from[piece] * shape.from_row;
+    i64 to = blockIdx.z * shape.to_batch + pieces.to[piece] * shape.to_row;
+    for (u32 first = blockIdx.x * blockDim.x * UNROLL; first < total; first += gridDim.x * blockDim.x * UNROLL) {
+        typename Op::Held held[UNROLL];
+        i64 b[UNROLL];
+        for (int u = 0; u < UNROLL; u++) {
+            u32 i = first + u * blockDim.x + threadIdx.x;
+            if (i >= total) continue;
+            i64 a;
+            if (shape.flat) {
+                a = from + i64(i) * Wide, b[u] = to + i64(i) * Wide;
+            } else {
+                u32 row = i / in_row, rest = i - row * in_row, head = rest / in_head;
+                i64 column = (rest - head * in_head) * Wide;
+                a = from + row * shape.from_row + head * shape.from_head + column * shape.from_column;
+                b[u] = to + row * shape.to_row + head * shape.to_head + column;
+            }
+            held[u] = op.load(a, b[u]);
+        }
+        for (int u = 0; u < UNROLL; u++) {
+            if (first + u * blockDim.x + threadIdx.x < total) op.store(held[u], b[u]);
         }
     }
 }
 
-// Copies rows whose columns lie side by side, 16-byte aligned.
-extern "C" __global__ void copy(const u16* from, u16* to, __grid_constant__ const Shape shape,
-                                __grid_constant__ const Pieces pieces) {
-    each<8>(shape, pieces, [=](i64 a, i64 b) {
-        *reinterpret_cast<Eight*>(to + b) = *reinterpret_cast<const Eight*>(from + a);
-    });
-}
+struct Copy {
+    const u16* from;
+    u16* to;
+    typedef Bits Held;
+    __device__ Held load(i64 a, i64) { return ::load(from + a); }
+    __device__ void store(Held held, i64 b) { ::store(to + b, held); }
+};
 
-// Copies rows of any strides.
-extern "C" __global__ void copy_strided(const u16* from, u16* to, __grid_constant__ const Shape shape,
-                                        __grid_constant__ const Pieces pieces) {
-    each<1>(shape, pieces, [=](i64 a, i64 b) { to[b] = from[a]; });
-}
+struct CopyOne {
+    const u16* from;
+    u16* to;
+    typedef u16 Held;
+    __device__ Held load(i64 a, i64) { return from[a]; }
+    __device__ void store(Held held, i64 b) { to[b] = held; }
+};
 
 template <class T>
-static __device__ void add(const u16* from, float* to, const Shape& shape, const Pieces& pieces) {
-    each<8>(shape, pieces, [=](i64 a, i64 b) {
+struct Add {
+    const u16* from;
+    float* to;
+    struct Held {
+        Bits part, low, high;
+    };
+    __device__ Held load(i64 a, i64 b) { return {::load(from + a), ::load(to + b), ::load(to + b + 4)}; }
+    __device__ void store(Held held, i64 b) {
         float x[8], y[8];
-        load<T>(from + a, x);
-        load(to + b, y);
+        widen<T>(held.part, x), widen(held.low, held.high, y);
         for (int i = 0; i < 8; i++) y[i] += x[i];
-        store(to + b, y);
-    });
-}
-
-// Adds to float32.
-extern "C" __global__ void add_bf16(const u16* from, float* to, __grid_constant__ const Shape shape,
-                                    __grid_constant__ const Pieces pieces) {
-    add<Bf16>(from, to, shape, pieces);
-}
-
-extern "C" __global__ void add_f16(const u16* from, float* to, __grid_constant__ const Shape shape,
-                                   __grid_constant__ const Pieces pieces) {
-    add<F16>(from, to, shape, pieces);
-}
+        write<T>(to + b, y);
+    }
+};
 
 template <class T>
-static __device__ void cast(const float* from, u16* to, const Shape& shape, const Pieces& pieces) {
-    each<8>(shape, pieces, [=](i64 a, i64 b) {
+struct Cast {
+    const float* from;
+    u16* to;
+    struct Held {
+        Bits low, high;
+    };
+    __device__ Held load(i64 a, i64) { return {::load(from + a), ::load(from + a + 4)}; }
+    __device__ void store(Held held, i64 b) {
         float x[8];
-        load(from + a, x);
-        store<T>(to + b, x);
-    });
-}
+        widen(held.low, held.high, x);
+        write<T>(to + b, x);
+    }
+};
 
-// Rounds from float32, once.
-extern "C" __global__ void cast_bf16(const float* from, u16* to, __grid_constant__ const Shape shape,
-                                     __grid_constant__ const Pieces pieces) {
-    cast<Bf16>(from, to, shape, pieces);
-}
+#define ROWS(name, From, To, Wide, Op)                                                                                 \
+    extern "C" __global__ void name(const From* from, To* to, __grid_constant__ const Shape shape,                     \
+                                    __grid_constant__ const Pieces pieces) {                                           \
+        each<Wide>(shape, pieces, Op{from, to});                                                                       \
+    }
 
-extern "C" __global__ void cast_f16(const float* from, u16* to, __grid_constant__ const Shape shape,
-                                    __grid_constant__ const Pieces pieces) {
-    cast<F16>(from, to, shape, pieces);
-}
+// Rows whose columns lie side by side, 16-byte aligned.
+ROWS(copy, u16, u16, 8, Copy)
+// Rows of any strides.
+ROWS(copy_strided, u16, u16, 1, CopyOne)
+// Sums in float32.
+ROWS(add_bf16, u16, float, 8, Add<Bf16>)
+ROWS(add_f16, u16, float, 8, Add<F16>)
+// Rounding, once.
+ROWS(cast_bf16, float, u16, 8, Cast<Bf16>)
+ROWS(cast_f16, float, u16, 8, Cast<F16>)
 
 // Rows of [batch, from_heads, from_rows] into [batch, heads, rows], one number each; the grid is (blocks of rows,
 // heads, batch).

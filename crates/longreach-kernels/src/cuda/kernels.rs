@@ -19,12 +19,14 @@ pub const SOURCE: &str = concat!(
     include_str!("../../kernels/rows.cu")
 );
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 15] = [
     "merge_bf16",
     "merge_f16",
-    "finish_f32",
     "finish_bf16",
     "finish_f16",
+    "finish_f32_bf16",
+    "finish_f32_f16",
+    "hold",
     "copy",
     "copy_strided",
     "add_bf16",
@@ -37,8 +39,12 @@ const NAMES: [&str; 13] = [
 
 /// Threads of a block.
 const THREADS: usize = 256;
-/// Blocks along the first dimension of a grid at most; more rows are taken in turns.
-const BLOCKS: usize = 1 << 16;
+/// Pieces that a thread has under way at once, as in the source.
+const UNROLL: usize = 4;
+/// Blocks along a dimension of a grid at most; what is beyond is taken in turns.
+const BLOCKS: usize = 4096;
+/// Elements of a piece are fewer than this, as the source counts them in 32 bits.
+const ELEMENTS: usize = 1 << 31;
 /// Pieces that a launch takes, as in the source.
 const PIECES: usize = 32;
 
@@ -86,6 +92,7 @@ struct Shape {
     to: [i64; 3],
     heads: i32,
     dim: i32,
+    flat: i32,
 }
 
 #[repr(C)]
@@ -156,23 +163,43 @@ impl Kernels {
         unsafe { launch.launch(by_rows(rows, extent)) }.map(drop).map_err(driver)
     }
 
-    /// Writes out = acc / sum, of type `kernel` (`f32`, `bf16` or `f16`), and lse.
+    /// Notes that parts with this lse `[batch, heads, rows]` stand in the rows' memory, in the second half or the first.
+    ///
+    /// # Safety
+    /// As for [`Kernels::merge`].
+    pub unsafe fn hold(
+        &self,
+        lse: u64,
+        second: bool,
+        [max, sum]: [u64; 2],
+        [rows, state_heads, state_rows]: [usize; 3],
+        extent: Extent,
+    ) -> Result<(), Error> {
+        let second = i32::from(second);
+        let [rows_, heads, all] = [rows, state_heads, state_rows].map(|size| size as i64);
+        let mut launch = self.start("hold");
+        launch.arg(&lse).arg(&max).arg(&sum).arg(&second).arg(&rows_).arg(&heads).arg(&all);
+        // SAFETY: the arguments are the kernel's; the memory is the caller's promise.
+        unsafe { launch.launch(by_numbers(rows, extent)) }.map(drop).map_err(driver)
+    }
+
+    /// Writes the state's rows, whose parts are of `element`, into `out`, float32 or of that type, and lse.
     ///
     /// # Safety
     /// As for [`Kernels::merge`].
     pub unsafe fn finish(
         &self,
-        kernel: &str,
+        element: Element,
+        float: bool,
         state: [u64; 3],
-        out: Rows4,
-        lse: u64,
+        (out, lse): (Rows4, u64),
         rows: usize,
         extent: Extent,
     ) -> Result<(), Error> {
         let [acc, max, sum] = state;
         let [batch, row, head, _] = out.strides.map(|stride| stride as i64);
         let rows_ = rows as i64;
-        let mut launch = self.start(kernel);
+        let mut launch = self.start(&name(if float { "finish_f32" } else { "finish" }, element));
         launch.arg(&acc).arg(&max).arg(&sum).arg(&out.address).arg(&lse).arg(&rows_);
         launch.arg(&batch).arg(&row).arg(&head);
         // SAFETY: as above.
@@ -241,25 +268,27 @@ impl Kernels {
     ) -> Result<(), Error> {
         let [a, b, c, d] = from.strides.map(|stride| stride as i64);
         let [x, y, z, _] = to.strides.map(|stride| stride as i64);
-        let (heads, dim) = (extent.heads as i32, extent.dim as i32);
-        let shape = Shape { from: [a, b, c, d], to: [x, y, z], heads, dim };
-        let across = (extent.heads * extent.dim / wide).clamp(1, THREADS);
-        let down = (THREADS / across).max(1);
+        let Extent { batches, heads, dim } = extent;
+        let row = heads * dim;
+        let adjacent = |rows: &Rows4| rows.strides[1..] == [row, dim, 1];
+        let flat = i32::from(adjacent(&from) && adjacent(&to));
+        let shape = Shape { from: [a, b, c, d], to: [x, y, z], heads: heads as i32, dim: dim as i32, flat };
+        let most = (ELEMENTS / row.max(1)).max(1);
+        let pieces: Vec<Piece> = pieces.iter().flat_map(|&piece| cut(piece, most)).collect();
         for pieces in pieces.chunks(PIECES) {
             let longest = pieces.iter().map(|piece| piece.2).max().unwrap_or(0);
-            if longest == 0 || extent.batches == 0 {
+            if longest == 0 || batches == 0 {
                 continue;
             }
             let mut table = Pieces { from: [0; PIECES], to: [0; PIECES], rows: [0; PIECES] };
             for (i, &(from, to, rows)) in pieces.iter().enumerate() {
                 [table.from[i], table.to[i], table.rows[i]] = [from, to, rows].map(|row| row as i64);
             }
-            let blocks = longest.div_ceil(down).min(BLOCKS);
-            let grid = (blocks as u32, pieces.len() as u32, extent.batches as u32);
-            let block = (across as u32, down as u32, 1);
+            let blocks = (longest * row).div_ceil(wide * THREADS * UNROLL).min(BLOCKS);
+            let grid_dim = (blocks as u32, pieces.len() as u32, batches as u32);
             let mut launch = self.start(name);
             launch.arg(&from.address).arg(&to.address).arg(&shape).arg(&table);
-            let config = LaunchConfig { grid_dim: grid, block_dim: block, shared_mem_bytes: 0 };
+            let config = LaunchConfig { grid_dim, block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 };
             // SAFETY: the arguments are the kernel's; the memory is the caller's promise.
             unsafe { launch.launch(config) }.map_err(driver)?;
         }
@@ -279,10 +308,8 @@ impl Kernels {
         let [rows_, heads, all] = [rows, from_heads, from_rows].map(|size| size as i64);
         let mut launch = self.start("copy_numbers");
         launch.arg(&from).arg(&to).arg(&rows_).arg(&heads).arg(&all);
-        let grid = (rows.div_ceil(THREADS) as u32, extent.heads as u32, extent.batches as u32);
-        let config = LaunchConfig { grid_dim: grid, block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 };
         // SAFETY: the arguments are the kernel's; the memory is the caller's promise.
-        unsafe { launch.launch(config) }.map(drop).map_err(driver)
+        unsafe { launch.launch(by_numbers(rows, extent)) }.map(drop).map_err(driver)
     }
 
     /// Sets `count` float32 numbers.
@@ -305,12 +332,24 @@ impl Kernels {
     }
 }
 
-/// A block has a thread for eight columns, and several rows.
+/// A piece in pieces of at most `most` rows.
+fn cut((from, to, rows): Piece, most: usize) -> impl Iterator<Item = Piece> {
+    (0..rows).step_by(most).map(move |at| (from + at, to + at, most.min(rows - at)))
+}
+
+/// A block has a thread for eight columns, and several rows; neighbours have other heads of the same rows.
 fn by_rows(rows: usize, extent: Extent) -> LaunchConfig {
     let across = extent.dim / 8;
     let down = (THREADS / across.max(1)).max(1);
-    let grid = (rows.div_ceil(down) as u32, extent.heads as u32, extent.batches as u32);
-    LaunchConfig { grid_dim: grid, block_dim: (across as u32, down as u32, 1), shared_mem_bytes: 0 }
+    let blocks = rows.div_ceil(down * UNROLL).min(BLOCKS);
+    let grid_dim = (extent.heads as u32, blocks as u32, extent.batches as u32);
+    LaunchConfig { grid_dim, block_dim: (across as u32, down as u32, 1), shared_mem_bytes: 0 }
+}
+
+/// A thread for each row of each head.
+fn by_numbers(rows: usize, extent: Extent) -> LaunchConfig {
+    let grid_dim = (rows.div_ceil(THREADS) as u32, extent.heads as u32, extent.batches as u32);
+    LaunchConfig { grid_dim, block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 }
 }
 
 #[cfg(test)]
@@ -320,6 +359,11 @@ mod tests {
     #[test]
     fn gathered_ranges_follow_each_other() {
         assert_eq!(gathered(&[7..9, 0..1, 4..8]), [(7, 0, 2), (0, 2, 1), (4, 3, 4)]);
+    }
+
+    #[test]
+    fn long_pieces_are_cut() {
+        assert_eq!(cut((10, 0, 7), 3).collect::<Vec<_>>(), [(10, 0, 3), (13, 3, 3), (16, 6, 1)]);
     }
 
     #[test]

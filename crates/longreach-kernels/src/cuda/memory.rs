@@ -116,28 +116,6 @@ impl View {
     }
 }
 
-/// The unnormalised result that the forward carries, float32: as [`crate::State`], on a GPU.
-///
-/// The identity is max = -inf and sum = 0; acc of such a row is not read.
-#[derive(Clone, Copy, Debug)]
-pub struct State {
-    /// Sum of weight x value, `[batch, query heads, query rows, dim of v]`.
-    pub acc: Memory,
-    /// Largest exponent, `[batch, query heads, query rows]`.
-    pub max: Memory,
-    /// Sum of weights, `[batch, query heads, query rows]`.
-    pub sum: Memory,
-}
-
-impl State {
-    /// Refuses a state that is not of the shape of an output `[batch, rows, heads, dim]`.
-    pub(super) fn check(&self, [batch, rows, heads, dim]: [usize; 4]) -> Result<(), Error> {
-        self.acc.check_f32("state.acc", &[batch, heads, rows, dim])?;
-        self.max.check_f32("state.max", &[batch, heads, rows])?;
-        self.sum.check_f32("state.sum", &[batch, heads, rows])
-    }
-}
-
 /// Cuts scratch into pieces that begin at multiples of 256 bytes.
 pub(super) struct Room {
     next: u64,

@@ -1,48 +1,58 @@
 //! What is done once a row: a fresh state, finishing, rounding.
 
 use super::context::Context;
+use super::cudnn::Element;
 use super::kernels::{Extent, Rows4};
-use super::memory::{Memory, State, View};
+use super::memory::{Memory, View};
 use super::operand::element;
+use super::state::State;
 use crate::error::Error;
 use crate::tensor::DType;
 
-/// Makes every row of a state of an output of `shape` `[batch, query rows, query heads, dim of v]` the identity.
-pub fn reset(cx: &Context, state: &State, shape: [usize; 4]) -> Result<(), Error> {
+/// Makes every row of a state the identity: a row that has seen no key.
+pub fn reset(cx: &Context, state: &mut State) -> Result<(), Error> {
     cx.ready()?;
-    state.check(shape)?;
-    let [batch, rows, heads, _] = shape;
+    state.held.clear();
+    state.element = None;
+    let [batch, rows, heads, _] = state.shape;
     let count = batch * rows * heads;
-    // SAFETY: the state has been checked to have as many rows; its memory is valid, as its maker promised.
+    // SAFETY: the state was checked to have as many rows; its memory is valid, as its maker promised.
     unsafe {
         cx.kernels.fill(state.max.address(), f32::NEG_INFINITY, count)?;
         cx.kernels.fill(state.sum.address(), 0.0, count)
     }
 }
 
-/// Queues the normalisation of a carried state: `out` `[batch, query rows, query heads, dim of v]`, of any element
-/// type, = acc / sum, and `lse`, float32 `[batch, query heads, query rows]`, = max + ln sum.
+/// Queues the normalisation of a carried state into `out` `[batch, query rows, query heads, dim of v]`, of float32 or the
+/// inputs' type, and the log-sum-exp into `lse`, float32 `[batch, query heads, query rows]`. The state stays as it is.
 ///
 /// A row that has seen no key gives exactly 0 and -inf.
 pub fn finish(cx: &Context, state: &State, out: &View, lse: Memory) -> Result<(), Error> {
     cx.ready()?;
     let [batch, rows, heads, dim] = out.shape();
-    state.check(out.shape())?;
+    if out.shape() != state.shape {
+        let needs = format!("the state has {:?}", state.shape);
+        return Err(Error::Shape { what: "out", given: out.shape(), needs });
+    }
     lse.check_f32("lse", &[batch, heads, rows])?;
     check_rows("out", out)?;
     if out.shape().contains(&0) {
         return Ok(());
     }
-    let kernel = match out.dtype() {
-        DType::F32 => "finish_f32",
-        DType::F16 => "finish_f16",
-        DType::Bf16 => "finish_bf16",
-    };
-    let state = [state.acc, state.max, state.sum].map(Memory::address);
+    let float = out.dtype() == DType::F32;
+    let own = if float { None } else { Some(element(&[("out", out)])?) };
+    if own.is_some() && state.element.is_some() && own != state.element {
+        let given = out.dtype().name();
+        return Err(Error::Refused(format!(
+            "out of type {given}: a state gives float32 or the inputs' type"
+        )));
+    }
+    // Of a state without parts any will do.
+    let element = state.element.or(own).unwrap_or(Element::Bf16);
     let to = Rows4 { address: out.at(0, 0, 0), strides: out.strides() };
     let extent = Extent { batches: batch, heads, dim };
     // SAFETY: sizes have been checked; the memory is valid, as its maker promised.
-    unsafe { cx.kernels.finish(kernel, state, to, lse.address(), rows, extent) }
+    unsafe { cx.kernels.finish(element, float, state.addresses(), (to, lse.address()), rows, extent) }
 }
 
 /// Queues the rounding of a contiguous float32 tensor to the view `to`, of bf16 or f16 and the same shape.

@@ -21,14 +21,16 @@ mod memory;
 mod merge;
 mod nvrtc;
 mod operand;
+mod state;
 
 pub use backward::{backward, backward_scratch};
 pub use context::{Context, Settings};
 pub use forward::{forward, forward_scratch};
 pub use kernels::SOURCE;
-pub use memory::{Memory, State, View};
+pub use memory::{Memory, View};
 pub use merge::{cast, finish, reset};
 pub use nvrtc::{Compiled, compile, compiler_version};
+pub use state::State;
 
 use crate::error::Error;
 use cudarc::driver::DriverError;

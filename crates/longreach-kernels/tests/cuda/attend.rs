@@ -234,11 +234,11 @@ pub fn attend(
     let poisoned = |shape: [usize; 4], size: usize| Buffer::poisoned(stream, len(shape) * size);
 
     let (acc, max, sum) = (poisoned(out_shape, 4), poisoned(rows, 4), poisoned(rows, 4));
-    let state = State { acc: acc.memory, max: max.memory, sum: sum.memory };
+    let mut state = State::new(acc.memory, max.memory, sum.memory, out_shape).map_err(text)?;
     let forward_bytes = forward_scratch(cx, &q, &k, &v, &tiles).map_err(text)?;
     let scratch = Buffer::poisoned(stream, forward_bytes);
-    reset(cx, &state, out_shape).map_err(text)?;
-    forward(cx, &q, &k, &v, case.scale(), &tiles, scratch.memory, &state).map_err(text)?;
+    reset(cx, &mut state).map_err(text)?;
+    forward(cx, &q, &k, &v, case.scale(), &tiles, scratch.memory, &mut state).map_err(text)?;
     let (out, lse, rounded) = (poisoned(out_shape, 4), poisoned(rows, 4), poisoned(out_shape, 2));
     let out_view = View::contiguous(out.memory, DType::F32, out_shape).expect("a view");
     finish(cx, &state, &out_view, lse.memory).map_err(text)?;

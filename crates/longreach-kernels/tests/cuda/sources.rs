@@ -24,12 +24,16 @@ fn kernels_compile_for_all_architectures_and_spill_no_register() {
     if !compiler("kernels_compile_for_all_architectures_and_spill_no_register") {
         return;
     }
-    let kernels = SOURCE.matches("__global__").count();
     for arch in ["sm_80", "sm_90a", "sm_100"] {
         let compiled = compile(SOURCE, arch).expect("machine code");
         assert!(compiled.cubin.starts_with(b"\x7fELF"), "{arch}");
         let reports: Vec<&str> = compiled.log.lines().filter(|line| line.contains("spill stores")).collect();
-        assert_eq!(reports.len(), kernels, "a report for each kernel of {arch}: {}", compiled.log);
+        let kernels = compiled.log.matches("Compiling entry function").count();
+        assert!(
+            kernels >= 15 && reports.len() == kernels,
+            "a report for each kernel of {arch}: {}",
+            compiled.log
+        );
         for report in reports {
             let clean = report.contains(" 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads");
             assert!(clean, "{arch}: {report}\n{}", compiled.log);

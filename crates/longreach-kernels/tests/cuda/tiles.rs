@@ -31,6 +31,20 @@ fn two_stages(len: usize, chunk: usize) -> Vec<Owned> {
     own.chain(earlier).collect()
 }
 
+/// As [`two_stages`], with the earlier keys in two tiles: up to three parts a row.
+fn three_parts(len: usize, chunk: usize) -> Vec<Owned> {
+    let halves = |(q, kv, band): Owned| match &kv[..] {
+        _ if band.hi == CAUSAL.1 => vec![(q, kv, band)],
+        [first, rest @ ..] => {
+            let middle = first.start + 50;
+            let late = std::iter::once(middle..first.end).chain(rest.iter().cloned());
+            vec![full(q.clone(), std::iter::once(first.start..middle).collect()), full(q, late.collect())]
+        }
+        [] => vec![],
+    };
+    two_stages(len, chunk).into_iter().flat_map(halves).collect()
+}
+
 fn documents(lens: &[usize]) -> Vec<Owned> {
     let starts = lens.iter().scan(0, |next, len| Some(std::mem::replace(next, *next + len)));
     let of = |(start, &len): (usize, &usize)| {
@@ -70,6 +84,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("documents", case([512, 512], documents(&[1, 100, 2, 1, 255, 64, 89]))),
         ("documents with gaps", case([512, 512], documents(&[1, 100, 0, 63, 7]))),
         ("two stages", Case { tiles: split.clone(), whole: causal.clone(), ..base.clone() }),
+        ("three parts", Case { tiles: three_parts(512, 128), whole: causal.clone(), ..base.clone() }),
         (
             "two stages, f16",
             Case { element: Element::F16, tiles: split.clone(), whole: causal.clone(), ..base.clone() },
