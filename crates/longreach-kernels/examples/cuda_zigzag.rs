@@ -2,7 +2,7 @@
 //! whole sequence in the same run: `cuda_zigzag [SEQLEN...]`, 32768 if none is given.
 //!
 //! Each PE attends its own two chunks causally, then each of them its remote keys in one full tile. Counted: the calls,
-//! gathers, merges, additions in float32, a state's reset, the last normalisation and rounding. Not counted: gets, and
+//! gathers, additions in float32, a state's reset, the last normalisation and rounding. Not counted: gets, and
 //! the owners' additions of what others return.
 
 #[cfg(target_os = "linux")]
@@ -23,7 +23,7 @@ mod linux {
         self, Binding, Bound, Element, Handle, Plan, Problem, Rows, Scalar,
     };
     use longreach_kernels::cuda::{
-        Context, Memory, Settings, State, View, backward, backward_scratch, cast, finish, forward,
+        Context, Memory, Settings, State, Sum, View, backward, backward_scratch, cast, finish, forward,
         forward_scratch, reset,
     };
     use longreach_kernels::{DType, Tile};
@@ -256,30 +256,34 @@ mod linux {
         }
     }
 
-    fn backward_all(cx: &mut Context, stream: &Arc<CudaStream>, pes: &mut [Pe], scratch: Memory) {
+    fn backward_all(cx: &mut Context, pes: &[Pe], scratch: Memory) {
         for pe in pes {
-            for buffer in pe.d_own.iter_mut().chain(&mut pe.d_remote).chain([&mut pe.dq]) {
-                stream.memset_zeros(&mut buffer.slice).expect("zeros");
-            }
-            let pe = &*pe;
             let rows = 2 * pe.chunk;
             let [q, out, dout] = [&pe.q, &pe.out, &pe.dout].map(|buffer| buffer.view(rows, Q_HEADS));
+            let sum = |buffer: &Buffer, rows, heads| {
+                let mut sum = Sum::new(buffer.memory, [1, rows, heads, DIM]).expect("a sum");
+                sum.clear();
+                sum
+            };
+            let mut dq = sum(&pe.dq, rows, Q_HEADS);
+            let mut own = pe.d_own.each_ref().map(|buffer| sum(buffer, rows, KV_HEADS));
+            let mut away = pe.d_remote.each_ref().map(|buffer| sum(buffer, rows * (PES - 1), KV_HEADS));
             stages(pe, |tiles, remote| {
-                let (kv, d, rows) = if remote {
-                    (&pe.remote, &pe.d_remote, rows * (PES - 1))
+                let (kv, [dk, dv], rows) = if remote {
+                    (&pe.remote, &mut away, rows * (PES - 1))
                 } else {
-                    (&pe.own, &pe.d_own, rows)
+                    (&pe.own, &mut own, rows)
                 };
                 let [k, v] = kv.each_ref().map(|buffer| buffer.view(rows, KV_HEADS));
-                let [dk, dv] = d.each_ref().map(|buffer| buffer.memory);
-                let (lse, dq) = (pe.lse.memory, pe.dq.memory);
-                backward(cx, &q, &k, &v, &out, &dout, lse, scale(), tiles, scratch, dq, dk, dv)
+                let lse = pe.lse.memory;
+                backward(cx, &q, &k, &v, &out, &dout, lse, scale(), tiles, scratch, &mut dq, dk, dv)
                     .expect("a backward");
             });
-            let [dq, dk, dv] = &pe.rounded;
-            cast(cx, pe.dq.memory, &dq.view(rows, Q_HEADS)).expect("dq");
-            cast(cx, pe.d_own[0].memory, &dk.view(rows, KV_HEADS)).expect("dk");
-            cast(cx, pe.d_own[1].memory, &dv.view(rows, KV_HEADS)).expect("dv");
+            let [to_q, to_k, to_v] = &pe.rounded;
+            let [dk, dv] = &mut own;
+            cast(cx, &mut dq, &to_q.view(rows, Q_HEADS)).expect("dq");
+            cast(cx, dk, &to_k.view(rows, KV_HEADS)).expect("dk");
+            cast(cx, dv, &to_v.view(rows, KV_HEADS)).expect("dv");
         }
     }
 
@@ -308,7 +312,7 @@ mod linux {
         let mut cx = Context::new(stream, settings).expect("cuDNN and NVRTC");
         println!("cuDNN {}; kernels ready in {:.2} s", cx.cudnn_version(), started.elapsed().as_secs_f64());
         let mut whole = Whole::new(stream, len);
-        let mut pes: Vec<Pe> = (0..PES).map(|pe| Pe::new(stream, pe, len / (2 * PES))).collect();
+        let pes: Vec<Pe> = (0..PES).map(|pe| Pe::new(stream, pe, len / (2 * PES))).collect();
         let started = std::time::Instant::now();
         let bytes = scratch(&mut cx, &pes);
         let (plans, time) = (cx.plans(), started.elapsed().as_secs_f64());
@@ -324,7 +328,7 @@ mod linux {
                         0 => whole.forward(),
                         1 => forward_all(&mut cx, &pes, scratch.memory),
                         2 => whole.backward(),
-                        _ => backward_all(&mut cx, stream, &mut pes, scratch.memory),
+                        _ => backward_all(&mut cx, &pes, scratch.memory),
                     });
                 }
             }

@@ -76,6 +76,20 @@ struct Add {
     }
 };
 
+// The first to be added: what is there is not read.
+template <class T>
+struct Put {
+    const u16* from;
+    float* to;
+    typedef Bits Held;
+    __device__ Held load(i64 a, i64) { return ::load(from + a); }
+    __device__ void store(Held held, i64 b) {
+        float x[8];
+        widen<T>(held, x);
+        write<T>(to + b, x);
+    }
+};
+
 template <class T>
 struct Cast {
     const float* from;
@@ -104,6 +118,8 @@ ROWS(copy_strided, u16, u16, 1, CopyOne)
 // Sums in float32.
 ROWS(add_bf16, u16, float, 8, Add<Bf16>)
 ROWS(add_f16, u16, float, 8, Add<F16>)
+ROWS(put_bf16, u16, float, 8, Put<Bf16>)
+ROWS(put_f16, u16, float, 8, Put<F16>)
 // Rounding, once.
 ROWS(cast_bf16, float, u16, 8, Cast<Bf16>)
 ROWS(cast_f16, float, u16, 8, Cast<F16>)

@@ -3,9 +3,10 @@
 use super::calls::{Call, calls};
 use super::context::Context;
 use super::cudnn::{self, Binding, Element, Plan, Problem, Scalar};
-use super::kernels::{Extent, Piece, Rows4, gathered};
+use super::kernels::{Extent, Piece, gathered};
 use super::memory::{Memory, Room, View};
 use super::operand::{self, Operand, element};
+use super::sum::Sum;
 use crate::error::Error;
 use crate::shapes::Shapes;
 use crate::tile::Tile;
@@ -37,8 +38,8 @@ struct Job {
     workspace: u64,
 }
 
-/// Queues the gradients of `tiles`, in order, added into contiguous float32 `dq` `[B, Sq, Hq, Dk]`, `dk`
-/// `[B, Skv, Hkv, Dk]` and `dv` `[B, Skv, Hkv, Dv]`.
+/// Queues the gradients of `tiles`, in order, added into `dq` `[B, Sq, Hq, Dk]`, `dk` `[B, Skv, Hkv, Dk]` and `dv`
+/// `[B, Skv, Hkv, Dv]`.
 ///
 /// `out` and `dout` are `[B, Sq, Hq, Dv]`, of q's type; `out` and `lse`, float32 `[B, Hq, Sq]`, are those of the
 /// *whole* row, over all tiles of all calls. `scratch` has the bytes that [`backward_scratch`] says. Fails as
@@ -55,17 +56,17 @@ pub fn backward(
     scale: f32,
     tiles: &[Tile],
     scratch: Memory,
-    dq: Memory,
-    dk: Memory,
-    dv: Memory,
+    dq: &mut Sum,
+    dk: &mut Sum,
+    dv: &mut Sum,
 ) -> Result<(), Error> {
     cx.ready()?;
     let shapes = Shapes::new(q.shape(), k.shape(), v.shape())?;
     let Shapes { batches, q_rows, kv_rows, q_heads, kv_heads, dim_qk, dim_v, .. } = shapes;
     lse.check_f32("lse", &[batches, q_heads, q_rows])?;
-    dq.check_f32("dq", &[batches, q_rows, q_heads, dim_qk])?;
-    dk.check_f32("dk", &[batches, kv_rows, kv_heads, dim_qk])?;
-    dv.check_f32("dv", &[batches, kv_rows, kv_heads, dim_v])?;
+    dq.check("dq", [batches, q_rows, q_heads, dim_qk])?;
+    dk.check("dk", [batches, kv_rows, kv_heads, dim_qk])?;
+    dv.check("dv", [batches, kv_rows, kv_heads, dim_v])?;
     let inputs = Inputs { q, k, v, out, dout };
     let (jobs, needed) = jobs(cx, &shapes, inputs, tiles, scratch.address())?;
     if needed > scratch.bytes() {
@@ -76,7 +77,7 @@ pub fn backward(
         // work has run, as whoever made a `Memory` promised.
         unsafe {
             run(cx, &shapes, job, scale, lse)?;
-            add(cx, &shapes, job, [dq, dk, dv])?;
+            add(cx, &shapes, job, [&mut *dq, &mut *dk, &mut *dv])?;
         }
     }
     Ok(())
@@ -222,25 +223,18 @@ unsafe fn run(cx: &mut Context, shapes: &Shapes, job: &Job, scale: f32, lse: Mem
 ///
 /// # Safety
 /// As for [`run`].
-unsafe fn add(cx: &Context, shapes: &Shapes, job: &Job, gradients: [Memory; 3]) -> Result<(), Error> {
-    let Job { call, problem, .. } = job;
+unsafe fn add(cx: &Context, shapes: &Shapes, job: &Job, [dq, dk, dv]: [&mut Sum; 3]) -> Result<(), Error> {
+    let Job { call, problem, parts, .. } = job;
     let heads = operand::q_heads(call, shapes.group);
     // Rows of the parts are gathered; a key that cuDNN got twice has its gradient in the first.
     let keys: Vec<Piece> = gathered(&call.kv).into_iter().map(|(row, at, rows)| (at, row, rows)).collect();
-    let queries = vec![(0, call.q.start, call.q.len())];
-    let Shapes { q_rows, kv_rows, q_heads, kv_heads, dim_qk, dim_v, .. } = *shapes;
-    let of_keys = (problem.kv_len as usize, kv_rows, kv_heads, &call.kv_heads, &keys);
-    let of_queries = (call.q.len(), q_rows, q_heads, &heads, &queries);
-    let each = [(of_queries, dim_qk), (of_keys, dim_qk), (of_keys, dim_v)];
-    for (((len, all, all_heads, heads, pieces), dim), (part, sum)) in
-        each.into_iter().zip(job.parts.into_iter().zip(gradients))
-    {
-        let from = Rows4::contiguous(part, len, heads.len(), dim);
-        let first = call.batch.start * all * all_heads + heads.start;
-        let to = Rows4::contiguous(sum.address() + (first * dim * 4) as u64, all, all_heads, dim);
-        let extent = Extent { batches: call.batch.len(), heads: heads.len(), dim };
-        // SAFETY: the caller's promise; the pieces' rows are within both ends.
-        unsafe { cx.kernels.add(problem.element, from, to, pieces, extent)? };
+    let queries = [(0, call.q.start, call.q.len())];
+    let (of_queries, of_keys) = ([&call.batch, &heads], [&call.batch, &call.kv_heads]);
+    let (rows, keys_len) = (call.q.len(), problem.kv_len as usize);
+    // SAFETY: the caller's promise; the pieces' rows are within the parts.
+    unsafe {
+        dq.add(cx, problem.element, (parts[0], rows), of_queries, &queries)?;
+        dk.add(cx, problem.element, (parts[1], keys_len), of_keys, &keys)?;
+        dv.add(cx, problem.element, (parts[2], keys_len), of_keys, &keys)
     }
-    Ok(())
 }

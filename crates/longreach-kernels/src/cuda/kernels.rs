@@ -19,7 +19,7 @@ pub const SOURCE: &str = concat!(
     include_str!("../../kernels/rows.cu")
 );
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 17] = [
     "merge_bf16",
     "merge_f16",
     "finish_bf16",
@@ -31,6 +31,8 @@ const NAMES: [&str; 15] = [
     "copy_strided",
     "add_bf16",
     "add_f16",
+    "put_bf16",
+    "put_f16",
     "cast_bf16",
     "cast_f16",
     "copy_numbers",
@@ -237,6 +239,22 @@ impl Kernels {
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.rows(&name("add", element), 8, from, to, pieces, extent) }
+    }
+
+    /// As [`Kernels::add`], where there was nothing.
+    ///
+    /// # Safety
+    /// As for [`Kernels::copy`].
+    pub unsafe fn put(
+        &self,
+        element: Element,
+        from: Rows4,
+        to: Rows4,
+        pieces: &[Piece],
+        extent: Extent,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.rows(&name("put", element), 8, from, to, pieces, extent) }
     }
 
     /// Rounds float32 rows to 16-bit elements.

@@ -6,6 +6,7 @@ use super::kernels::{Extent, Rows4};
 use super::memory::{Memory, View};
 use super::operand::element;
 use super::state::State;
+use super::sum::{Sum, settle};
 use crate::error::Error;
 use crate::tensor::DType;
 
@@ -55,14 +56,14 @@ pub fn finish(cx: &Context, state: &State, out: &View, lse: Memory) -> Result<()
     unsafe { cx.kernels.finish(element, float, state.addresses(), (to, lse.address()), rows, extent) }
 }
 
-/// Queues the rounding of a contiguous float32 tensor to the view `to`, of bf16 or f16 and the same shape.
-pub fn cast(cx: &Context, from: Memory, to: &View) -> Result<(), Error> {
-    cx.ready()?;
+/// Queues the rounding of a sum to the view `to`, of bf16 or f16 and the same shape; first zeros where nothing was added.
+pub fn cast(cx: &Context, from: &mut Sum, to: &View) -> Result<(), Error> {
+    settle(cx, from)?;
     let [batches, rows, heads, dim] = to.shape();
-    from.check_f32("the tensor to cast", &to.shape())?;
+    from.check("the tensor to cast", to.shape())?;
     check_rows("the tensor to cast to", to)?;
     let element = element(&[("the tensor to cast to", to)])?;
-    let from = Rows4::contiguous(from.address(), rows, heads, dim);
+    let from = Rows4::contiguous(from.memory.address(), rows, heads, dim);
     let to = Rows4 { address: to.at(0, 0, 0), strides: to.strides() };
     // SAFETY: sizes have been checked; the memory is valid, as its maker promised.
     unsafe { cx.kernels.cast(element, from, to, &[(0, 0, rows)], Extent { batches, heads, dim }) }

@@ -1,7 +1,7 @@
 //! Attention on NVIDIA GPUs: cuDNN's kernels for tiles, and own kernels around them.
 //!
 //! The shape is that of the CPU kernels: [`forward`] adds tiles to a carried [`State`], [`finish`] divides once,
-//! [`backward`] adds gradients in float32. What differs: a [`Context`] is bound to a stream, on which everything is
+//! [`backward`] adds gradients into [`Sum`]s in float32. What differs: a [`Context`] is bound to a stream, on which everything is
 //! queued; memory is the caller's ([`Memory`], [`View`]); scratch is asked for ([`forward_scratch`],
 //! [`backward_scratch`]) and passed; and the backward takes the output where the CPU's takes delta, because cuDNN sums
 //! `o do` itself. Elements are bf16 or f16. A band becomes calls whose mask is full, causal, bottom-right causal or a
@@ -16,12 +16,14 @@ mod calls;
 mod context;
 pub mod cudnn;
 mod forward;
+mod held;
 mod kernels;
 mod memory;
 mod merge;
 mod nvrtc;
 mod operand;
 mod state;
+mod sum;
 
 pub use backward::{backward, backward_scratch};
 pub use context::{Context, Settings};
@@ -31,6 +33,7 @@ pub use memory::{Memory, View};
 pub use merge::{cast, finish, reset};
 pub use nvrtc::{Compiled, compile, compiler_version};
 pub use state::State;
+pub use sum::{Sum, settle};
 
 use crate::error::Error;
 use cudarc::driver::DriverError;

@@ -1,13 +1,9 @@
 //! The state that the forward carries.
 
 use super::cudnn::Element;
+use super::held::Held;
 use super::memory::Memory;
 use crate::error::Error;
-use std::ops::Range;
-
-/// What a row holds: nothing, one or two parts as cuDNN wrote them, or a sum in float32.
-const EMPTY: u8 = 0;
-const SUM: u8 = 3;
 
 /// Attention of some query rows over the keys seen so far, on a GPU: what [`crate::State`] is on a CPU.
 ///
@@ -33,8 +29,7 @@ impl State {
         acc.check_f32("state.acc", &[batch, heads, rows, dim])?;
         max.check_f32("state.max", &[batch, heads, rows])?;
         sum.check_f32("state.sum", &[batch, heads, rows])?;
-        let held = Held { heads, rows, of: vec![SUM; batch * heads * rows] };
-        Ok(Self { acc, max, sum, shape, element: None, held })
+        Ok(Self { acc, max, sum, shape, element: None, held: Held::new([batch, heads, rows]) })
     }
 
     /// Addresses of acc, max and sum.
@@ -48,55 +43,5 @@ impl State {
         let first = ((batch * heads + head) * rows + row) as u64 * 4;
         let [acc, max, sum] = self.addresses();
         [acc + first * dim as u64, max + first, sum + first]
-    }
-}
-
-/// What each row of `[batch, heads, rows]` holds.
-#[derive(Clone, Debug)]
-pub(super) struct Held {
-    heads: usize,
-    rows: usize,
-    of: Vec<u8>,
-}
-
-impl Held {
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.of.fill(EMPTY);
-    }
-
-    /// Makes room for a part of these rows: which half of their memory it takes, or nothing where it must be added up.
-    pub fn take(&mut self, batch: &Range<usize>, heads: &Range<usize>, rows: &Range<usize>) -> Option<usize> {
-        let (all_heads, all_rows) = (self.heads, self.rows);
-        let first = |batch: usize, head: usize| (batch * all_heads + head) * all_rows;
-        let of_head =
-            |batch: usize, head: usize| first(batch, head) + rows.start..first(batch, head) + rows.end;
-        let each: Vec<_> = batch.clone().flat_map(|b| heads.clone().map(move |h| of_head(b, h))).collect();
-        let held = each.first().map_or(SUM, |first| self.of[first.start]);
-        let alike = each.iter().all(|rows| self.of[rows.clone()].iter().all(|&of| of == held));
-        let half = (held < 2 && alike).then_some(held);
-        for rows in each {
-            self.of[rows].fill(half.map_or(SUM, |half| half + 1));
-        }
-        half.map(usize::from)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn two_parts_of_a_row_stand_side_by_side_and_a_third_is_added() {
-        let mut held = Held { heads: 4, rows: 10, of: vec![SUM; 80] };
-        assert_eq!(held.take(&(0..2), &(0..4), &(0..10)), None, "nothing is known of it");
-        held.clear();
-        assert_eq!(held.take(&(0..2), &(0..4), &(0..6)), Some(0));
-        assert_eq!(held.take(&(0..2), &(0..2), &(4..6)), Some(1));
-        assert_eq!(held.take(&(0..2), &(0..4), &(4..6)), None, "two heads hold two parts, and two hold one");
-        assert_eq!(held.take(&(1..2), &(0..4), &(0..4)), Some(1));
-        assert_eq!(held.take(&(1..2), &(0..4), &(0..4)), None);
-        assert_eq!(held.take(&(0..1), &(0..4), &(6..10)), Some(0));
-        assert_eq!(held.of.iter().filter(|&&of| of == EMPTY).count(), 4 * 4);
     }
 }

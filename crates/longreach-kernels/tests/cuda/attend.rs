@@ -5,7 +5,8 @@ use crate::reference::{Exact, Sizes, exact, relative};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use longreach_kernels::cuda::cudnn::Element;
 use longreach_kernels::cuda::{
-    Context, Memory, State, View, backward, backward_scratch, cast, finish, forward, forward_scratch, reset,
+    Context, Memory, State, Sum, View, backward, backward_scratch, cast, finish, forward, forward_scratch,
+    reset, settle,
 };
 use longreach_kernels::{DType, Tile};
 use longreach_plan::{Band, Edge};
@@ -246,15 +247,20 @@ pub fn attend(
     finish(cx, &state, &rounded_view, lse.memory).map_err(text)?;
     let again = poisoned(out_shape, 2);
     let again_view = View::contiguous(again.memory, dtype(case.element), out_shape).expect("a view");
-    cast(cx, out.memory, &again_view).map_err(text)?;
+    let mut exact = Sum::new(out.memory, out_shape).map_err(text)?;
+    cast(cx, &mut exact, &again_view).map_err(text)?;
     let both = [&rounded, &again].map(|x| x.numbers(stream, case.element));
     assert!(both[0] == both[1], "rounding at once or after differs");
 
     let backward_bytes = backward_scratch(cx, &q, &k, &v, &rounded_view, &dout, &tiles).map_err(text)?;
     let scratch = Buffer::poisoned(stream, backward_bytes);
-    let [dq, dk, dv] = [0, 1, 2].map(|which| Buffer::new(stream, &vec![0; len(shapes[which]) * 4]));
-    let scale = case.scale();
-    let (to_q, to_k, to_v) = (dq.memory, dk.memory, dv.memory);
+    let gradients = [0, 1, 2].map(|which| poisoned(shapes[which], 4));
+    let [mut dq, mut dk, mut dv] =
+        [0, 1, 2].map(|which| Sum::new(gradients[which].memory, shapes[which]).expect("a sum"));
+    for sum in [&mut dq, &mut dk, &mut dv] {
+        sum.clear();
+    }
+    let (scale, room) = (case.scale(), scratch.memory);
     backward(
         cx,
         &q,
@@ -265,13 +271,17 @@ pub fn attend(
         lse.memory,
         scale,
         &tiles,
-        scratch.memory,
-        to_q,
-        to_k,
-        to_v,
+        room,
+        &mut dq,
+        &mut dk,
+        &mut dv,
     )
     .map_err(text)?;
-    let [out, lse, dq, dk, dv] = [&out, &lse, &dq, &dk, &dv].map(|buffer| buffer.floats(stream));
+    for sum in [&mut dq, &mut dk, &mut dv] {
+        settle(cx, sum).map_err(text)?;
+    }
+    let [dq, dk, dv] = &gradients;
+    let [out, lse, dq, dk, dv] = [&out, &lse, dq, dk, dv].map(|buffer| buffer.floats(stream));
     let [rounded, _] = both;
     Ok(Run { out, rounded, lse, dq, dk, dv, scratch: [forward_bytes, backward_bytes] })
 }
