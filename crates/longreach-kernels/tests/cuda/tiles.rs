@@ -2,8 +2,11 @@
 
 use crate::attend::{Case, Layout, Owned, Run, attend, band, expected};
 use crate::device::stream;
+use cudarc::driver::sys::CUgraphInstantiate_flags as Instantiate;
+use cudarc::driver::sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
 use longreach_kernels::cuda::cudnn::Element;
-use longreach_kernels::cuda::{Context, Settings};
+use longreach_kernels::cuda::{Context, Memory, Settings, View, forward_scratch};
+use longreach_kernels::{DType, Error, Tile};
 use longreach_plan::Edge;
 use std::ops::Range;
 
@@ -228,4 +231,22 @@ fn what_cannot_be_computed_is_refused_before_anything_is_queued() {
     let twice = vec![full(0..512, vec![0..8, 4..9])];
     refused(Case { tiles: twice, ..base.clone() }, "overlap");
     refused(Case { tiles: one(600, 512, CAUSAL), ..base }, "query rows");
+}
+
+#[test]
+fn work_on_a_capturing_stream_is_refused_by_name() {
+    let Some(stream) = stream("work_on_a_capturing_stream_is_refused_by_name") else { return };
+    let stream = stream.context().new_stream().expect("a stream");
+    let mut cx = Context::new(&stream, Settings::default()).expect("a context");
+    // SAFETY: nothing is queued with it.
+    let memory = unsafe { Memory::new(1 << 20, 1 << 20) };
+    let view = View::contiguous(memory, DType::Bf16, [1, 8, 2, 64]).expect("a view");
+    let tile = full(0..8, Vec::from([0..8, 8..8]));
+    let tile = Tile { batch: 0..1, q: tile.0, kv: &tile.1, band: &tile.2 };
+    stream.begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED).expect("a capture");
+    let refused = forward_scratch(&mut cx, &view, &view, &view, std::slice::from_ref(&tile));
+    let graph = stream.end_capture(Instantiate::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+    assert!(graph.is_ok(), "the capture was hurt");
+    assert!(matches!(&refused, Err(Error::Refused(text)) if text.contains("graph capture")), "{refused:?}");
+    forward_scratch(&mut cx, &view, &view, &view, &[tile]).expect("after the capture");
 }
