@@ -6,8 +6,7 @@ mod run;
 use run::Step;
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "expected `test`, `test --full`, `processes`, `loom`, `shuttle`, `package`, `readme` or `readme --write`";
+const USAGE: &str = "expected `test`, `test --full`, `processes`, `kernels`, `loom`, `shuttle`, `package`, `readme` or `readme --write`";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -18,6 +17,7 @@ fn main() -> ExitCode {
         ["loom"] => loom().run(),
         ["shuttle"] => shuttle().run(),
         ["processes"] => processes("0"),
+        ["kernels"] => gpu_kernels(),
         ["package"] => package(),
         ["readme"] => readme::check(),
         ["readme", "--write"] => readme::write(),
@@ -46,6 +46,7 @@ fn test(full: bool) -> Result<(), String> {
         .run()?;
     Step::cargo(&["test", "--release", "--workspace"]).env("LONGREACH_FULL", full).run()?;
     processes(full)?;
+    gpu_kernels()?;
     Step::cargo(&[
         "test",
         "--release",
@@ -75,6 +76,31 @@ fn processes(full: &str) -> Result<(), String> {
             .run()?;
     }
     Ok(())
+}
+
+/// The GPU kernels' sources compiled for all architectures, which takes NVIDIA's run-time compiler and no GPU. It comes as
+/// a Python package and is kept under `target`.
+fn gpu_kernels() -> Result<(), String> {
+    const FOLDER: &str = "target/nvrtc";
+    const LIBRARIES: &str = "target/nvrtc/nvidia/cu13/lib";
+    if cfg!(not(target_os = "linux")) {
+        eprintln!("SKIPPED the GPU kernels' sources: they need Linux");
+        return Ok(());
+    }
+    let folder = std::env::current_dir().map_err(|error| format!("this folder: {error}"))?.join(LIBRARIES);
+    if !folder.join("libnvrtc.so.13").exists() {
+        let pip =
+            ["python3", "-m", "pip", "install", "--quiet", "--target", FOLDER, "nvidia-cuda-nvrtc==13.0.*"];
+        if let Err(error) = Step::program(&pip).run() {
+            eprintln!("SKIPPED the GPU kernels' sources: {error}");
+            return Ok(());
+        }
+    }
+    let test = ["test", "--release", "--package", "longreach-kernels", "--lib", "--test", "cuda"];
+    let others = std::env::var_os("LD_LIBRARY_PATH").filter(|paths| !paths.is_empty());
+    let all = std::iter::once(folder).chain(others.iter().flat_map(std::env::split_paths));
+    let paths = std::env::join_paths(all).map_err(|error| format!("LD_LIBRARY_PATH: {error}"))?;
+    Step::cargo(&test).env("LD_LIBRARY_PATH", &paths.to_string_lossy()).run()
 }
 
 /// Loom's and shuttle's builds see other types, so they get target folders of their own.

@@ -11,8 +11,12 @@ pub struct Step {
 impl Step {
     /// Cargo with these arguments.
     pub fn cargo(arguments: &[&str]) -> Self {
-        let words = std::iter::once("cargo").chain(arguments.iter().copied()).map(str::to_owned);
-        Self { words: words.collect(), variables: Vec::new() }
+        Self::program(&[&["cargo"], arguments].concat())
+    }
+
+    /// A program with its arguments.
+    pub fn program(words: &[&str]) -> Self {
+        Self { words: words.iter().map(|&word| word.to_owned()).collect(), variables: Vec::new() }
     }
 
     /// The same with an environment variable.
