@@ -3,9 +3,9 @@
 use super::calls::{Call, calls};
 use super::context::Context;
 use super::cudnn::{self, Binding, Element, Plan, Problem, Rows, Scalar};
-use super::kernels::Extent;
 use super::memory::{Memory, Room, View};
 use super::operand::{self, Operand, element};
+use super::rows::Extent;
 use super::state::State;
 use crate::error::Error;
 use crate::shapes::Shapes;

@@ -1,15 +1,13 @@
 //! The project's own kernels on a stream.
 
 use super::cudnn::Element;
+use super::rows::{Extent, Rows4};
 use super::{cache, driver};
 use crate::error::Error;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
-use cudarc::driver::{
-    CudaContext, CudaFunction, CudaStream, DeviceRepr, LaunchArgs, LaunchConfig, PushKernelArg,
-};
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The kernels' source, CUDA C++ that needs no header.
@@ -40,75 +38,16 @@ const NAMES: [&str; 17] = [
 ];
 
 /// Threads of a block.
-const THREADS: usize = 256;
+pub(super) const THREADS: usize = 256;
 /// Pieces that a thread has under way at once, as in the source.
-const UNROLL: usize = 4;
+pub(super) const UNROLL: usize = 4;
 /// Blocks along a dimension of a grid at most; what is beyond is taken in turns.
-const BLOCKS: usize = 4096;
-/// Elements of a piece are fewer than this, as the source counts them in 32 bits.
-const ELEMENTS: usize = 1 << 31;
-/// Pieces that a launch takes, as in the source.
-const PIECES: usize = 32;
-
+pub(super) const BLOCKS: usize = 4096;
 /// The kernels, loaded, and the stream they run on.
 pub(super) struct Kernels {
     stream: Arc<CudaStream>,
     functions: HashMap<&'static str, CudaFunction>,
 }
-
-/// Where rows `[batch, rows, heads, dim]` are: address and strides in elements, of batch, row, head and column.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rows4 {
-    pub address: u64,
-    pub strides: [usize; 4],
-}
-
-impl Rows4 {
-    /// Rows without gaps.
-    pub fn contiguous(address: u64, rows: usize, heads: usize, dim: usize) -> Self {
-        Self { address, strides: [rows * heads * dim, heads * dim, dim, 1] }
-    }
-}
-
-/// Sizes of what is moved.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
-    pub batches: usize,
-    pub heads: usize,
-    pub dim: usize,
-}
-
-/// Which rows of one end are which of the other: `(from, to, rows)`.
-pub(super) type Piece = (usize, usize, usize);
-
-/// The pieces of gathered `ranges` against the rows from 0 on.
-pub(super) fn gathered(ranges: &[Range<usize>]) -> Vec<Piece> {
-    let starts = ranges.iter().scan(0, |next, range| Some(std::mem::replace(next, *next + range.len())));
-    ranges.iter().zip(starts).map(|(range, start)| (range.start, start, range.len())).collect()
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Shape {
-    from: [i64; 4],
-    to: [i64; 3],
-    heads: i32,
-    dim: i32,
-    flat: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Pieces {
-    from: [i64; PIECES],
-    to: [i64; PIECES],
-    rows: [i64; PIECES],
-}
-
-// SAFETY: plain integers in C's order, as the source declares them.
-unsafe impl DeviceRepr for Shape {}
-// SAFETY: as above.
-unsafe impl DeviceRepr for Pieces {}
 
 /// The architecture that the kernels are compiled for on a GPU of this compute capability.
 fn arch((major, minor): (i32, i32)) -> String {
@@ -117,7 +56,8 @@ fn arch((major, minor): (i32, i32)) -> String {
     format!("sm_{major}{minor}{suffix}")
 }
 
-fn name(kernel: &str, element: Element) -> String {
+/// The kernel for this type.
+pub(super) fn name(kernel: &str, element: Element) -> String {
     let element = match element {
         Element::Bf16 => "bf16",
         Element::F16 => "f16",
@@ -139,7 +79,7 @@ impl Kernels {
         Ok(Self { stream: stream.clone(), functions })
     }
 
-    fn start(&self, name: &str) -> LaunchArgs<'_> {
+    pub(super) fn start(&self, name: &str) -> LaunchArgs<'_> {
         self.stream.launch_builder(&self.functions[name])
     }
 
@@ -208,111 +148,6 @@ impl Kernels {
         unsafe { launch.launch(by_rows(rows, extent)) }.map(drop).map_err(driver)
     }
 
-    /// Copies rows of 16-bit elements; `aligned` says that columns lie side by side from a 16-byte boundary on.
-    ///
-    /// # Safety
-    /// As for [`Kernels::merge`], with the pieces' rows within both ends.
-    pub unsafe fn copy(
-        &self,
-        aligned: bool,
-        from: Rows4,
-        to: Rows4,
-        pieces: &[Piece],
-        extent: Extent,
-    ) -> Result<(), Error> {
-        let (name, wide) = if aligned { ("copy", 8) } else { ("copy_strided", 1) };
-        // SAFETY: the caller's promise.
-        unsafe { self.rows(name, wide, from, to, pieces, extent) }
-    }
-
-    /// Adds rows of 16-bit elements into float32 rows.
-    ///
-    /// # Safety
-    /// As for [`Kernels::copy`].
-    pub unsafe fn add(
-        &self,
-        element: Element,
-        from: Rows4,
-        to: Rows4,
-        pieces: &[Piece],
-        extent: Extent,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.rows(&name("add", element), 8, from, to, pieces, extent) }
-    }
-
-    /// As [`Kernels::add`], where there was nothing.
-    ///
-    /// # Safety
-    /// As for [`Kernels::copy`].
-    pub unsafe fn put(
-        &self,
-        element: Element,
-        from: Rows4,
-        to: Rows4,
-        pieces: &[Piece],
-        extent: Extent,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.rows(&name("put", element), 8, from, to, pieces, extent) }
-    }
-
-    /// Rounds float32 rows to 16-bit elements.
-    ///
-    /// # Safety
-    /// As for [`Kernels::copy`].
-    pub unsafe fn cast(
-        &self,
-        element: Element,
-        from: Rows4,
-        to: Rows4,
-        pieces: &[Piece],
-        extent: Extent,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.rows(&name("cast", element), 8, from, to, pieces, extent) }
-    }
-
-    /// # Safety
-    /// As for [`Kernels::copy`].
-    unsafe fn rows(
-        &self,
-        name: &str,
-        wide: usize,
-        from: Rows4,
-        to: Rows4,
-        pieces: &[Piece],
-        extent: Extent,
-    ) -> Result<(), Error> {
-        let [a, b, c, d] = from.strides.map(|stride| stride as i64);
-        let [x, y, z, _] = to.strides.map(|stride| stride as i64);
-        let Extent { batches, heads, dim } = extent;
-        let row = heads * dim;
-        let adjacent = |rows: &Rows4| rows.strides[1..] == [row, dim, 1];
-        let flat = i32::from(adjacent(&from) && adjacent(&to));
-        let shape = Shape { from: [a, b, c, d], to: [x, y, z], heads: heads as i32, dim: dim as i32, flat };
-        let most = (ELEMENTS / row.max(1)).max(1);
-        let pieces: Vec<Piece> = pieces.iter().flat_map(|&piece| cut(piece, most)).collect();
-        for pieces in pieces.chunks(PIECES) {
-            let longest = pieces.iter().map(|piece| piece.2).max().unwrap_or(0);
-            if longest == 0 || batches == 0 {
-                continue;
-            }
-            let mut table = Pieces { from: [0; PIECES], to: [0; PIECES], rows: [0; PIECES] };
-            for (i, &(from, to, rows)) in pieces.iter().enumerate() {
-                [table.from[i], table.to[i], table.rows[i]] = [from, to, rows].map(|row| row as i64);
-            }
-            let blocks = (longest * row).div_ceil(wide * THREADS * UNROLL).min(BLOCKS);
-            let grid_dim = (blocks as u32, pieces.len() as u32, batches as u32);
-            let mut launch = self.start(name);
-            launch.arg(&from.address).arg(&to.address).arg(&shape).arg(&table);
-            let config = LaunchConfig { grid_dim, block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 };
-            // SAFETY: the arguments are the kernel's; the memory is the caller's promise.
-            unsafe { launch.launch(config) }.map_err(driver)?;
-        }
-        Ok(())
-    }
-
     /// Copies float32 `[batch, from_heads, from_rows]`, from `from` on, into contiguous `[batch, heads, rows]`.
     ///
     /// # Safety
@@ -350,11 +185,6 @@ impl Kernels {
     }
 }
 
-/// A piece in pieces of at most `most` rows.
-fn cut((from, to, rows): Piece, most: usize) -> impl Iterator<Item = Piece> {
-    (0..rows).step_by(most).map(move |at| (from + at, to + at, most.min(rows - at)))
-}
-
 /// A block has a thread for eight columns, and several rows; neighbours have other heads of the same rows.
 fn by_rows(rows: usize, extent: Extent) -> LaunchConfig {
     let across = extent.dim / 8;
@@ -373,16 +203,6 @@ fn by_numbers(rows: usize, extent: Extent) -> LaunchConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn gathered_ranges_follow_each_other() {
-        assert_eq!(gathered(&[7..9, 0..1, 4..8]), [(7, 0, 2), (0, 2, 1), (4, 3, 4)]);
-    }
-
-    #[test]
-    fn long_pieces_are_cut() {
-        assert_eq!(cut((10, 0, 7), 3).collect::<Vec<_>>(), [(10, 0, 3), (13, 3, 3), (16, 6, 1)]);
-    }
 
     #[test]
     fn architectures_have_the_compilers_names() {

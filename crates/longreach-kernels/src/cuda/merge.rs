@@ -2,9 +2,9 @@
 
 use super::context::Context;
 use super::cudnn::Element;
-use super::kernels::{Extent, Rows4};
 use super::memory::{Memory, View};
 use super::operand::element;
+use super::rows::{Extent, Move, Rows4};
 use super::state::State;
 use super::sum::{Sum, settle};
 use crate::error::Error;
@@ -66,7 +66,7 @@ pub fn cast(cx: &Context, from: &mut Sum, to: &View) -> Result<(), Error> {
     let from = Rows4::contiguous(from.memory.address(), rows, heads, dim);
     let to = Rows4 { address: to.at(0, 0, 0), strides: to.strides() };
     // SAFETY: sizes have been checked; the memory is valid, as its maker promised.
-    unsafe { cx.kernels.cast(element, from, to, &[(0, 0, rows)], Extent { batches, heads, dim }) }
+    unsafe { cx.kernels.rows(Move::Cast(element), from, to, &[(0, 0, rows)], Extent { batches, heads, dim }) }
 }
 
 /// Outputs are written 16 bytes at a time.

@@ -22,6 +22,7 @@ mod memory;
 mod merge;
 mod nvrtc;
 mod operand;
+mod rows;
 mod state;
 mod sum;
 

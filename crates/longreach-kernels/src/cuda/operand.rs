@@ -3,8 +3,8 @@
 use super::calls::Call;
 use super::context::Context;
 use super::cudnn::{Element, Problem, Rows};
-use super::kernels::{Extent, Rows4, gathered};
 use super::memory::{Room, View};
+use super::rows::{Extent, Move, Rows4, gathered};
 use crate::error::Error;
 use crate::shapes::Shapes;
 use crate::tensor::DType;
@@ -68,8 +68,9 @@ impl Operand {
         let to = |stride: i64| stride as usize;
         let strides = [to(self.rows.batch), to(self.rows.row), to(self.rows.head), 1];
         let to = Rows4 { address: self.address, strides };
+        let what = if *aligned { Move::Copy } else { Move::CopyStrided };
         // SAFETY: the view has the pieces' rows; `to` is the caller's promise, of the size that was taken.
-        unsafe { cx.kernels.copy(*aligned, *from, to, &gathered(pieces), *extent) }
+        unsafe { cx.kernels.rows(what, *from, to, &gathered(pieces), *extent) }
     }
 }
 

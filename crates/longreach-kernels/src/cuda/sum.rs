@@ -3,8 +3,8 @@
 use super::context::Context;
 use super::cudnn::Element;
 use super::held::Held;
-use super::kernels::{Extent, Piece, Rows4};
 use super::memory::Memory;
+use super::rows::{Extent, Move, Piece, Rows4};
 use crate::error::Error;
 use std::ops::Range;
 
@@ -69,8 +69,8 @@ impl Sum {
             }
             // SAFETY: rows are within the sum; the rest is the caller's promise.
             unsafe {
-                cx.kernels.put(element, from, to, &puts, extent)?;
-                cx.kernels.add(element, from, to, &adds, extent)?;
+                cx.kernels.rows(Move::Put(element), from, to, &puts, extent)?;
+                cx.kernels.rows(Move::Add(element), from, to, &adds, extent)?;
             }
         }
         Ok(())
