@@ -93,7 +93,7 @@ fn copies_are_of_exactly_their_bytes_at_every_alignment() {
 #[test]
 fn long_copies_are_of_exactly_their_bytes() {
     for way in ways() {
-        for offsets in [[0, 0], [1, 0], [0, 3], [5, 11], [64, 16]] {
+        for offsets in [[0, 0], [1, 0], [0, 3], [5, 11], [64, 16], [63, 63]] {
             for len in [4095, 4096, 65_537, (1 << 20) - 1, (3 << 20) + 7] {
                 there_and_back(way, offsets, len);
             }

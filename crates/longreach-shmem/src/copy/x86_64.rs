@@ -13,6 +13,11 @@
 
 use std::arch::{asm, is_x86_feature_detected};
 
+/// Bytes of a cache line: the string instruction is at its best where it writes whole ones.
+const LINE: usize = 64;
+/// Bytes from which that is worth a beginning of its own.
+const LONG: usize = 4096;
+
 /// # Safety
 /// As [`super::read`].
 pub(super) unsafe fn read(from: *const u8, into: &mut [u8]) {
@@ -31,8 +36,13 @@ pub(super) unsafe fn write(into: *mut u8, from: &[u8]) {
 /// As [`string`].
 unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
     if is_x86_feature_detected!("ermsb") {
-        // SAFETY: the caller's promise.
-        unsafe { string(from, into, len) }
+        // What is written decides: its first bytes go by themselves where the rest is long.
+        let head = if len < LONG { 0 } else { into.addr().wrapping_neg() % LINE };
+        // SAFETY: the caller's promise, for each of the two parts.
+        unsafe {
+            vectors(from, into, head);
+            string(from.add(head), into.add(head), len - head);
+        }
     } else {
         // SAFETY: the caller's promise.
         unsafe { vectors(from, into, len) }
