@@ -41,6 +41,41 @@ pub enum Error {
         /// What the operating system said.
         reason: String,
     },
+    /// There is no driver of NVIDIA GPUs.
+    #[error(
+        "no GPU can be used: the driver's library libcuda.so.1 was looked for where the system's loader looks and is not there; install NVIDIA's driver, or use the CPU"
+    )]
+    NoDriver,
+    /// There is no such GPU.
+    #[error("GPU {ordinal} was asked for and this process may use {count}: take one of 0..{count}")]
+    NoGpu {
+        /// The number asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A GPU has not as much memory.
+    #[error(
+        "{bytes} bytes of GPU {ordinal}'s memory were asked for, {free} of its {total} are free: use more PEs or GPUs, more stages, or a smaller call"
+    )]
+    NoGpuMemory {
+        /// The GPU.
+        ordinal: usize,
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes that are free.
+        free: usize,
+        /// Bytes that it has.
+        total: usize,
+    },
+    /// The driver refused a call, or says that earlier work failed.
+    #[error("the CUDA driver's {call} failed: {reason}")]
+    Driver {
+        /// The function.
+        call: &'static str,
+        /// What the driver said.
+        reason: String,
+    },
     /// Work of a stream panicked.
     #[error("work on stream `{stream}` panicked: {message}")]
     Panicked {

@@ -1,4 +1,4 @@
-//! Streams, events, loans and timelines of one device.
+//! Streams, events, loans, memory and timelines of one device: the CPU, or a GPU.
 //!
 //! What a stream is still producing is a [`Pending`]; nothing reads a `Pending`. See [`loan`] for the whole cycle:
 //!
@@ -26,16 +26,25 @@
 //! # Ok::<(), longreach_device::Error>(())
 //! ```
 
-pub mod cpu;
+#[cfg(target_os = "linux")]
+pub mod cuda;
+#[cfg(not(target_os = "linux"))]
+#[path = "cuda_absent.rs"]
+pub mod cuda;
 pub mod error;
+pub mod event;
 pub mod loan;
+pub mod memory;
+pub mod stream;
 pub mod sync;
 pub mod timeline;
+mod worker;
 
-pub use cpu::event::Event;
-pub use cpu::stream::{Stream, Watch};
 pub use error::{Error, Fault};
+pub use event::Event;
 pub use loan::{Filling, Loan, Operand, Operands, Pending, Slot};
+pub use memory::{Bytes, BytesMut, Parts};
+pub use stream::{Stream, Watch};
 pub use timeline::{Kind, Label, Span, Timeline};
 
 /// A [`Watch`] that nobody reads, for streams outside a world.

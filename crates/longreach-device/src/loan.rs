@@ -9,9 +9,9 @@
 //! So neither a read before arrival nor a refill under a reader compiles. A loan that is forgotten instead of given
 //! back cannot be seen by the compiler; its slot refuses to be reused.
 
-use crate::cpu::event::Event;
-use crate::cpu::stream::Stream;
 use crate::error::Error;
+use crate::event::Event;
+use crate::stream::Stream;
 use crate::sync::{Arc, Mutex, lock};
 use crate::timeline::Label;
 use std::cell::UnsafeCell;

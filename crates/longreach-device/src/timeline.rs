@@ -1,5 +1,7 @@
 //! Timelines: what each stream did when, for statistics and traces.
 
+use crate::cuda;
+use crate::error::Error;
 use crate::sync::{Arc, Mutex, lock};
 use std::time::Instant;
 
@@ -96,7 +98,21 @@ pub struct Span {
 #[derive(Clone, Debug)]
 pub struct Timeline {
     origin: Instant,
-    spans: Arc<Mutex<Vec<Span>>>,
+    spans: Arc<Mutex<Vec<Recorded>>>,
+}
+
+/// A span as a stream left it.
+#[derive(Debug)]
+struct Recorded {
+    stream: std::sync::Arc<str>,
+    label: Label,
+    time: Time,
+}
+
+#[derive(Debug)]
+enum Time {
+    Host(f64, f64),
+    Gpu(std::sync::Arc<cuda::Gpu>, cuda::Event, cuda::Event),
 }
 
 impl Timeline {
@@ -112,7 +128,23 @@ impl Timeline {
 
     /// Adds a span.
     pub fn record(&self, stream: &std::sync::Arc<str>, label: Label, start: f64, end: f64) {
-        lock(&self.spans).push(Span { stream: stream.clone(), label, start, end });
+        self.push(stream, label, Time::Host(start, end));
+    }
+
+    /// Adds a span between two points of the GPU's time.
+    pub(crate) fn record_on_gpu(
+        &self,
+        stream: &std::sync::Arc<str>,
+        label: Label,
+        gpu: &std::sync::Arc<cuda::Gpu>,
+        start: cuda::Event,
+        end: cuda::Event,
+    ) {
+        self.push(stream, label, Time::Gpu(gpu.clone(), start, end));
+    }
+
+    fn push(&self, stream: &std::sync::Arc<str>, label: Label, time: Time) {
+        lock(&self.spans).push(Recorded { stream: stream.clone(), label, time });
     }
 
     /// Forgets the spans of calls with smaller numbers than `call`.
@@ -120,11 +152,32 @@ impl Timeline {
         lock(&self.spans).retain(|span| span.label.call >= call);
     }
 
-    /// Takes the spans of one call out of the timeline.
-    pub fn take(&self, call: u64) -> Vec<Span> {
-        let mut spans = lock(&self.spans);
-        let (taken, kept) = spans.drain(..).partition(|span| span.label.call == call);
-        *spans = kept;
-        taken
+    /// Takes the spans of one call out of the timeline. Those of a GPU are waited for.
+    pub fn take(&self, call: u64) -> Result<Vec<Span>, Error> {
+        let taken: Vec<Recorded> = {
+            let mut spans = lock(&self.spans);
+            let (taken, kept) = spans.drain(..).partition(|span| span.label.call == call);
+            *spans = kept;
+            taken
+        };
+        // The GPU's clock is read as a distance in 32 bits: from a point of this call it is exact.
+        let near = taken.iter().find_map(|span| match &span.time {
+            Time::Host(..) => None,
+            Time::Gpu(gpu, start, _) => Some((gpu.clone(), start.clone())),
+        });
+        let near = near.map(|(gpu, start)| Ok::<_, Error>((gpu.seconds(self.origin, &start)?, start)));
+        let near = near.transpose()?;
+        let at = |event: &cuda::Event| match &near {
+            Some((seconds, start)) => Ok(seconds + start.seconds_to(event)?),
+            None => Ok(0.0),
+        };
+        let spans = taken.into_iter().map(|Recorded { stream, label, time }| {
+            let (start, end) = match &time {
+                Time::Host(start, end) => (*start, *end),
+                Time::Gpu(_, start, end) => (at(start)?, at(end)?),
+            };
+            Ok(Span { stream, label, start, end })
+        });
+        spans.collect()
     }
 }

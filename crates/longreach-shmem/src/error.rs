@@ -108,8 +108,24 @@ pub enum Error {
         /// Bytes of address space that its process may have, where that is limited.
         limit: Option<u64>,
     },
-    /// A transfer reaches beyond a symmetric buffer.
-    #[error("bytes {offset}..{offset}+{len} reach beyond the symmetric buffer's {size} bytes")]
+    /// A PE could not have memory of its GPU, or not see another one's.
+    #[error(
+        "team rank {rank} could not have {bytes} bytes of its GPU's memory, or not reach those of the others: ask for less, or use GPUs that reach each other"
+    )]
+    OutOfGpuMemory {
+        /// The team rank that could not.
+        rank: usize,
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// Memory of the host and of a GPU were given to one transfer, or a host's transfer memory of a GPU.
+    #[error("{what}: give memory of the host to streams of the host, and of a GPU to its streams")]
+    Place {
+        /// What was given.
+        what: &'static str,
+    },
+    /// A transfer reaches beyond a symmetric buffer, or beyond what it fills or sends.
+    #[error("bytes {offset}..{offset}+{len} reach beyond the buffer's {size} bytes")]
     OutOfRange {
         /// First byte.
         offset: usize,

@@ -34,6 +34,7 @@ pub mod error;
 pub mod failure;
 mod gather;
 mod limits;
+mod marks;
 mod names;
 #[cfg(all(target_os = "linux", not(shuttle)))]
 mod processes;
@@ -52,6 +53,6 @@ pub use environment::Rendezvous;
 pub use error::Error;
 pub use failure::{Failure, FailureKind, Operation};
 pub use signals::Signals;
-pub use symmetric::Symmetric;
+pub use symmetric::{Piece, Symmetric};
 pub use team::Team;
 pub use world::{MOST_PES, Pe, World};

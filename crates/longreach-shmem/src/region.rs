@@ -1,6 +1,9 @@
 //! Memory of a PE that other PEs reach.
 
+use crate::error::Error;
+use crate::marks::Marks;
 use crate::words::Word;
+use longreach_device::cuda;
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,9 +17,10 @@ pub(crate) enum Part {
     Words(Arc<Words>),
 }
 
-/// Bytes at a fixed place.
+/// Bytes at a fixed place, of the host or of a GPU.
 pub(crate) struct Region {
     start: NonNull<u8>,
+    on_gpu: bool,
     #[cfg_attr(
         not(all(target_os = "linux", not(any(loom, shuttle)))),
         expect(dead_code, reason = "for processes")
@@ -30,7 +34,7 @@ pub(crate) struct Region {
     owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the memory is reached through `copy` or as atomics only.
+// SAFETY: the memory is reached through `copy`, as atomics, or by a GPU's copies only.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -41,7 +45,20 @@ impl Region {
     /// `owner` lives, whatever thread `owner` is dropped on; and everybody must touch those bytes either through `copy`
     /// or as atomics of one size, only.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, owner: impl Any + Send + Sync) -> Self {
-        Self { start, len, owner: Box::new(owner) }
+        Self { start, on_gpu: false, len, owner: Box::new(owner) }
+    }
+
+    /// # Safety
+    /// `address` must be that of `len` bytes of a GPU's memory for as long as `owner` lives.
+    pub(crate) unsafe fn on_gpu(address: u64, len: usize, owner: impl Any + Send + Sync) -> Self {
+        // Never looked at: the memory has a length of its own where there is none.
+        let start = NonNull::new(address as *mut u8).unwrap_or(NonNull::dangling());
+        Self { start, on_gpu: true, len, owner: Box::new(owner) }
+    }
+
+    /// Whether the bytes are a GPU's, which the host cannot reach.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        self.on_gpu
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -63,7 +80,7 @@ impl Region {
 /// Signal words of one PE.
 pub(crate) enum Words {
     /// In this process's own memory.
-    Own(Vec<Word>),
+    Own(Vec<Word>, Marks),
     /// In memory that processes share.
     #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
     Shared(Region),
@@ -74,7 +91,7 @@ impl std::ops::Deref for Words {
 
     fn deref(&self) -> &[Word] {
         match self {
-            Words::Own(words) => words,
+            Words::Own(words, _) => words,
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
             Words::Shared(region) => {
                 // SAFETY: a word is a 64-bit atomic and nothing else (`repr(transparent)`), all bit patterns are valid,
@@ -86,6 +103,29 @@ impl std::ops::Deref for Words {
                     )
                 }
             }
+        }
+    }
+}
+
+impl Words {
+    /// Notes how far a GPU's stream has to come before word `index` may count as `value`.
+    pub(crate) fn mark(&self, index: usize, value: u64, event: cuda::Event) -> Result<(), Error> {
+        match self {
+            Words::Own(_, marks) => {
+                marks.put(index, value, event);
+                Ok(())
+            }
+            #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+            Words::Shared(_) => Err(Error::Place { what: "a signal of a GPU's stream to another process" }),
+        }
+    }
+
+    /// What was noted for `value` of word `index`, which has come to hold at least that.
+    pub(crate) fn marked(&self, index: usize, value: u64) -> Option<cuda::Event> {
+        match self {
+            Words::Own(_, marks) => marks.take(index, value),
+            #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+            Words::Shared(_) => None,
         }
     }
 }

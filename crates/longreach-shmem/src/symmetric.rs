@@ -5,8 +5,30 @@ use crate::error::Error;
 use crate::region::{Part, Region};
 use crate::signals::Signals;
 use crate::team::Team;
-use longreach_device::{Filling, Label, Loan, Stream};
+use longreach_device::cuda::{self, Gpu};
+use longreach_device::{Bytes, BytesMut, Filling, Label, Loan, Parts, Stream};
+use std::ops::Range;
 use std::sync::Arc;
+
+/// Bytes of a transfer that lie side by side at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which part of what is filled or sent.
+    pub part: usize,
+    /// First byte of that part.
+    pub here: usize,
+    /// First byte of the symmetric buffer.
+    pub there: usize,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+impl Piece {
+    /// The first `len` bytes of the only part, at `there` in the symmetric buffer.
+    pub const fn first(len: usize, there: usize) -> Self {
+        Self { part: 0, here: 0, there, len }
+    }
+}
 
 /// A buffer of the same size on each PE of a team. Any PE reads and writes any PE's part with one-sided transfers;
 /// what orders them is signals.
@@ -23,8 +45,22 @@ pub struct Symmetric {
 impl Symmetric {
     pub(crate) fn allocate(team: &Team, bytes: usize) -> Result<Self, Error> {
         let what = "the size of a symmetric allocation";
+        let missing = |rank, limit| Error::OutOfMemory { rank, bytes, limit };
         let parts =
-            team.share("symmetric allocation", what, bytes, bytes, |transport| transport.bytes(bytes))?;
+            team.share("symmetric allocation", what, bytes, missing, |transport| transport.bytes(bytes))?;
+        Ok(Self::new(team, bytes, parts))
+    }
+
+    pub(crate) fn allocate_on(team: &Team, gpu: &Arc<Gpu>, bytes: usize) -> Result<Self, Error> {
+        let what = "the size of a symmetric allocation";
+        let missing = |rank, _| Error::OutOfGpuMemory { rank, bytes };
+        let parts = team.share("symmetric allocation on GPUs", what, bytes, missing, |transport| {
+            transport.bytes_of_gpu(gpu, bytes)
+        })?;
+        Ok(Self::new(team, bytes, parts))
+    }
+
+    fn new(team: &Team, len: usize, parts: Vec<Part>) -> Self {
         let regions = parts
             .into_iter()
             .filter_map(|part| match part {
@@ -32,7 +68,7 @@ impl Symmetric {
                 Part::Words(_) => None,
             })
             .collect();
-        Ok(Self { team: team.clone(), regions: Arc::new(regions), offset: 0, len: bytes })
+        Self { team: team.clone(), regions: Arc::new(regions), offset: 0, len }
     }
 
     /// Gives the buffer up. Collective over the team: when it returns, no PE reads or writes the buffer any more.
@@ -58,6 +94,7 @@ impl Symmetric {
 
     /// Copies bytes of team rank `rank`'s part, from `offset`, into `into`, at once on the calling thread.
     pub fn read(&self, rank: usize, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.of_host()?;
         let start = self.start(rank, offset, into.len())?;
         // SAFETY: `start` checked the range; the region lives while `self` does and is reached by `copy` only.
         unsafe { copy::read(start, into) };
@@ -68,6 +105,7 @@ impl Symmetric {
     /// Copies `from` into team rank `rank`'s part at `offset`, at once on the calling thread.
     pub fn write(&self, rank: usize, offset: usize, from: &[u8]) -> Result<(), Error> {
         self.team.check()?;
+        self.of_host()?;
         let start = self.start(rank, offset, from.len())?;
         // SAFETY: as in `read`.
         unsafe { copy::write(start, from) };
@@ -75,64 +113,150 @@ impl Symmetric {
         Ok(())
     }
 
-    /// Queues a get on `stream`: `into` is filled from its beginning with as many bytes as it has.
-    pub fn get(
+    /// Queues a get of `pieces` of team rank `rank`'s part on `stream`.
+    pub fn get<T: Parts>(
         &self,
         stream: &Stream,
         label: Label,
         rank: usize,
-        offset: usize,
-        into: &mut Filling<Vec<u8>>,
+        pieces: Vec<Piece>,
+        into: &mut Filling<T>,
     ) -> Result<(), Error> {
-        self.start(rank, offset, 0)?;
-        let buffer = self.clone();
+        self.check_pieces(rank, &pieces)?;
+        let (buffer, cuda) = (self.clone(), stream.cuda().cloned());
         stream.launch(label, (into,), move |(into,)| {
-            buffer.read(rank, offset, into).map_err(Error::into_fault)
+            buffer.get_now(cuda.as_deref(), rank, &pieces, into).map_err(Error::into_fault)
         })?;
         Ok(())
     }
 
-    /// Queues a put of all of `from` on `stream`.
-    pub fn put(
+    fn get_now<T: Parts>(
         &self,
-        stream: &Stream,
-        label: Label,
+        cuda: Option<&cuda::Stream>,
         rank: usize,
-        offset: usize,
-        from: &Loan<'_, Vec<u8>>,
+        pieces: &[Piece],
+        into: &mut T,
     ) -> Result<(), Error> {
-        self.start(rank, offset, 0)?;
-        let buffer = self.clone();
-        stream.launch(label, (from,), move |(from,)| {
-            buffer.write(rank, offset, from).map_err(Error::into_fault)
-        })?;
+        for &Piece { part, here, there, len } in pieces {
+            match (into.part_mut(part), cuda) {
+                (Some(BytesMut::Host(bytes)), None) => {
+                    let range = within(here, len, bytes.len())?;
+                    self.read(rank, there, &mut bytes[range])?;
+                }
+                (Some(BytesMut::Gpu(memory)), Some(cuda)) => {
+                    within(here, len, memory.len())?;
+                    let from = self.of_gpu(rank, there, len)?;
+                    // SAFETY: both ranges have been checked; the stream is ordered with all other users, as whoever
+                    // has the filling is, and as signals say of the symmetric memory, which is kept.
+                    unsafe { cuda.copy(memory.address() + here as u64, from, len)? };
+                    self.team.tick();
+                }
+                _ => {
+                    return Err(Error::Place {
+                        what: "a get into memory of another place than its stream's",
+                    });
+                }
+            }
+        }
+        if let Some(cuda) = cuda {
+            cuda.keep(self.regions.clone());
+        }
         Ok(())
     }
 
-    /// Queues a put of all of `from` on `stream`, and behind it the signal: who waits for word `index` of
-    /// `signals` to reach `value` finds the bytes there.
-    #[allow(clippy::too_many_arguments)] // the two ends of a transfer and of its signal
-    pub fn put_signal(
+    /// Queues a put of `pieces` into team rank `rank`'s part on `stream`.
+    pub fn put<T: Parts>(
         &self,
         stream: &Stream,
         label: Label,
         rank: usize,
-        offset: usize,
-        from: &Loan<'_, Vec<u8>>,
+        pieces: Vec<Piece>,
+        from: &Loan<'_, T>,
+    ) -> Result<(), Error> {
+        self.check_pieces(rank, &pieces)?;
+        let (buffer, cuda) = (self.clone(), stream.cuda().cloned());
+        stream.launch(label, (from,), move |(from,)| {
+            buffer.put_now(cuda.as_deref(), rank, &pieces, from).map_err(Error::into_fault)
+        })?;
+        Ok(())
+    }
+
+    fn put_now<T: Parts>(
+        &self,
+        cuda: Option<&cuda::Stream>,
+        rank: usize,
+        pieces: &[Piece],
+        from: &T,
+    ) -> Result<(), Error> {
+        for &Piece { part, here, there, len } in pieces {
+            match (from.part(part), cuda) {
+                (Some(Bytes::Host(bytes)), None) => {
+                    self.write(rank, there, &bytes[within(here, len, bytes.len())?])?;
+                }
+                (Some(Bytes::Gpu(memory)), Some(cuda)) => {
+                    self.team.check()?;
+                    within(here, len, memory.len())?;
+                    let to = self.of_gpu(rank, there, len)?;
+                    // SAFETY: as in `get_now`.
+                    unsafe { cuda.copy(to, memory.address() + here as u64, len)? };
+                    self.team.tick();
+                }
+                _ => {
+                    return Err(Error::Place {
+                        what: "a put from memory of another place than its stream's",
+                    });
+                }
+            }
+        }
+        if let Some(cuda) = cuda {
+            cuda.keep(self.regions.clone());
+        }
+        Ok(())
+    }
+
+    /// Queues a put of `pieces` on `stream`, and behind it the signal: who waits for word `index` of `signals` to reach
+    /// `value` finds the bytes there.
+    #[allow(clippy::too_many_arguments)] // the two ends of a transfer and of its signal
+    pub fn put_signal<T: Parts>(
+        &self,
+        stream: &Stream,
+        label: Label,
+        rank: usize,
+        pieces: Vec<Piece>,
+        from: &Loan<'_, T>,
         signals: &Signals,
         index: usize,
         value: u64,
     ) -> Result<(), Error> {
-        self.put(stream, label.clone(), rank, offset, from)?;
+        self.put(stream, label.clone(), rank, pieces, from)?;
         signals.set_on(stream, label, rank, index, value)
+    }
+
+    fn check_pieces(&self, rank: usize, pieces: &[Piece]) -> Result<(), Error> {
+        self.start(rank, 0, 0)?;
+        pieces.iter().try_for_each(|piece| self.check_range(piece.there, piece.len))
+    }
+
+    fn of_host(&self) -> Result<(), Error> {
+        match self.regions.first().is_some_and(|region| region.is_on_gpu()) {
+            false => Ok(()),
+            true => Err(Error::Place { what: "memory of a GPU, for the host to read or write" }),
+        }
+    }
+
+    fn of_gpu(&self, rank: usize, offset: usize, len: usize) -> Result<u64, Error> {
+        match self.of_host() {
+            Err(_) => Ok(self.start(rank, offset, len)? as u64),
+            Ok(()) => Err(Error::Place { what: "memory of the host, for a stream of a GPU" }),
+        }
     }
 
     fn start(&self, rank: usize, offset: usize, len: usize) -> Result<*mut u8, Error> {
         self.check_range(offset, len)?;
         let size = self.regions.len();
         let region = self.regions.get(rank).ok_or(Error::NoSuchRank { rank, size })?;
-        // SAFETY: view and range lie inside the region, so the sum stays inside its allocation.
-        Ok(unsafe { region.start().as_ptr().add(self.offset + offset) })
+        // View and range lie inside the region, so the sum stays inside its allocation.
+        Ok(region.start().as_ptr().wrapping_add(self.offset + offset))
     }
 
     fn check_range(&self, offset: usize, len: usize) -> Result<(), Error> {
@@ -140,5 +264,12 @@ impl Symmetric {
             Some(end) if end <= self.len => Ok(()),
             _ => Err(Error::OutOfRange { offset, len, size: self.len }),
         }
+    }
+}
+
+fn within(offset: usize, len: usize, size: usize) -> Result<Range<usize>, Error> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(offset..end),
+        _ => Err(Error::OutOfRange { offset, len, size }),
     }
 }

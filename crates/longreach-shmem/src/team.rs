@@ -11,6 +11,7 @@ use crate::signals::Signals;
 use crate::symmetric::Symmetric;
 use crate::transport::Transport;
 use crate::world::{Pe, Shared};
+use longreach_device::cuda::Gpu;
 use longreach_device::sync::{AtomicU64, Ordering};
 use longreach_device::{Event, Label, Stream, Timeline, Watch};
 use std::sync::Arc;
@@ -117,6 +118,12 @@ impl Team {
         Symmetric::allocate(self, bytes)
     }
 
+    /// Allocates `bytes` of symmetric memory on each PE's GPU, zeroed. Collective over the team; all give the same size,
+    /// each its own GPU. The host cannot read or write it: streams of that GPU do.
+    pub fn allocate_on(&self, gpu: &Arc<Gpu>, bytes: usize) -> Result<Symmetric, Error> {
+        Symmetric::allocate_on(self, gpu, bytes)
+    }
+
     /// Allocates `count` signal words on each PE, all 0. Collective over the team; all give the same count.
     pub fn signals(&self, count: usize) -> Result<Signals, Error> {
         Signals::allocate(self, count)
@@ -205,14 +212,20 @@ impl Team {
         value
     }
 
-    /// Allocates on each PE with `own`, `bytes` bytes, and returns all PEs' parts. All must give the same `amount`,
-    /// which errors call `what`.
+    /// Starts a stream of this PE on a GPU, as [`Team::stream`].
+    pub fn stream_on(&self, role: &str, timeline: &Timeline, gpu: &Arc<Gpu>) -> Result<Stream, Error> {
+        let name = self.stream_name(role);
+        Ok(Stream::on_gpu(&name, timeline.clone(), self.inner.watch.clone(), gpu)?)
+    }
+
+    /// Allocates on each PE with `own`, and returns all PEs' parts. All must give the same `amount`, which errors call
+    /// `what`; where a rank, whose process may have so many bytes of address space, has none, the error is `missing`'s.
     pub(crate) fn share(
         &self,
         call: &'static str,
         what: &'static str,
         amount: usize,
-        bytes: usize,
+        missing: impl Fn(usize, Option<u64>) -> Error,
         own: impl FnOnce(&dyn Transport) -> Option<Part>,
     ) -> Result<Vec<Part>, Error> {
         agreed(what, &self.gather(call, amount as u64, None)?)?;
@@ -221,10 +234,7 @@ impl Team {
         // What a PE lacks it tells all, so that all have the same error: 0 is nothing, else it is the PE's limit.
         let had = |given: &[Given]| match given.iter().position(|given| given.value > 0) {
             None => Ok(()),
-            Some(rank) => {
-                let limit = Some(given[rank].value).filter(|&limit| limit < u64::MAX);
-                Err(Error::OutOfMemory { rank, bytes, limit })
-            }
+            Some(rank) => Err(missing(rank, Some(given[rank].value).filter(|&limit| limit < u64::MAX))),
         };
         let given = self.gather(call, lack(own.is_some()), own)?;
         had(&given)?;

@@ -5,6 +5,7 @@ use crate::blame::Record;
 use crate::failure::{Failure, Operation};
 use crate::gather::{Collective, Given};
 use crate::region::Part;
+use longreach_device::cuda::Gpu;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,9 @@ pub(crate) trait Transport: Send + Sync {
 
     /// Memory of this process's PE that other PEs can be given; none where it cannot be had.
     fn bytes(&self, len: usize) -> Option<Part>;
+
+    /// As [`Transport::bytes`], of a GPU's memory.
+    fn bytes_of_gpu(&self, gpu: &Arc<Gpu>, len: usize) -> Option<Part>;
 
     /// As [`Transport::bytes`], for signal words, all 0.
     fn words(&self, count: usize) -> Option<Part>;

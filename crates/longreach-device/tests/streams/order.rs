@@ -182,11 +182,11 @@ fn waits_are_told_and_recorded_and_those_for_oneself_are_none() {
     compute.synchronize().unwrap();
     assert_eq!(*told.0.lock().unwrap(), ["compute waits for comm", "compute runs"]);
 
-    let spans = timeline.take(5);
+    let spans = timeline.take(5).unwrap();
     assert_eq!(spans.len(), 1);
     assert_eq!((spans[0].label.kind, spans[0].label.stage), (Kind::Wait, 2));
     assert_eq!(&*spans[0].stream, "compute");
     assert!(spans[0].end > spans[0].start);
-    assert_eq!(timeline.take(5).len(), 0);
-    assert_eq!(timeline.take(1).len(), 1, "the other call's spans stay");
+    assert_eq!(timeline.take(5).unwrap().len(), 0);
+    assert_eq!(timeline.take(1).unwrap().len(), 1, "the other call's spans stay");
 }

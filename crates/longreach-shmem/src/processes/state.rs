@@ -10,6 +10,7 @@ use crate::gather::{Collective, Given};
 use crate::region::{Part, Region, Words};
 use crate::transport::{Ledger, Transport};
 use crate::words::Word;
+use longreach_device::cuda::Gpu;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -158,7 +159,7 @@ fn region_of(part: &Part) -> Option<&Region> {
         Part::Bytes(region) => Some(region),
         Part::Words(words) => match &**words {
             Words::Shared(region) => Some(region),
-            Words::Own(_) => None,
+            Words::Own(..) => None,
         },
     }
 }
@@ -221,6 +222,10 @@ impl Transport for State {
 
     fn bytes(&self, len: usize) -> Option<Part> {
         Some(bytes_part(Segment::new(len).ok()?, len))
+    }
+
+    fn bytes_of_gpu(&self, _gpu: &Arc<Gpu>, _len: usize) -> Option<Part> {
+        None
     }
 
     fn words(&self, count: usize) -> Option<Part> {

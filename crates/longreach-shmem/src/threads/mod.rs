@@ -5,11 +5,13 @@ mod ledger;
 
 use crate::failure::Failure;
 use crate::gather::{Collective, Given};
+use crate::marks::Marks;
 use crate::region::{Part, Region, Words};
 use crate::transport::{Ledger, Transport};
 use crate::words::{Bell, Word};
 use gatherings::Gatherings;
 use ledger::OwnLedger;
+use longreach_device::cuda::{Gpu, Memory};
 use longreach_device::sync::{AtomicBool, Mutex, Ordering, lock};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -88,11 +90,17 @@ impl Transport for Threads {
         Some(Part::Bytes(Arc::new(region)))
     }
 
+    fn bytes_of_gpu(&self, gpu: &Arc<Gpu>, len: usize) -> Option<Part> {
+        let memory = Memory::zeroed(gpu, len).ok()?;
+        // SAFETY: the region's owner is the memory.
+        Some(Part::Bytes(Arc::new(unsafe { Region::on_gpu(memory.address(), len, memory) })))
+    }
+
     fn words(&self, count: usize) -> Option<Part> {
         let mut words = Vec::new();
         words.try_reserve_exact(count).ok()?;
         words.extend((0..count).map(|_| Word::new()));
-        Some(Part::Words(Arc::new(Words::Own(words))))
+        Some(Part::Words(Arc::new(Words::Own(words, Marks::new(count)))))
     }
 
     fn give(&self, collective: &Collective, given: Given) {

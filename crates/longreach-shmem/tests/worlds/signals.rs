@@ -3,7 +3,7 @@
 use crate::OnAll;
 use crate::{DEADLINE, label};
 use longreach_device::{Pending, Slot};
-use longreach_shmem::{Error, Operation, World};
+use longreach_shmem::{Error, Operation, Piece, World};
 
 const WAIT: Operation = Operation::outside("test signal");
 
@@ -61,7 +61,7 @@ fn a_signal_comes_after_the_bytes_that_it_announces() {
                 if team.rank() > 0 || round > 1 {
                     let awaited = if team.rank() == 0 { round - 1 } else { round };
                     signals.wait_on(&comm, label(), 0, awaited, previous, "comm", WAIT)?;
-                    buffer.get(&comm, label(), team.rank(), 0, &mut hand)?;
+                    buffer.get(&comm, label(), team.rank(), vec![Piece::first(1000, 0)], &mut hand)?;
                 }
                 comm.launch(label(), (&mut hand,), |(hand,)| {
                     assert!(hand.iter().all(|byte| *byte == hand[0]), "all bytes of one put");
@@ -70,7 +70,16 @@ fn a_signal_comes_after_the_bytes_that_it_announces() {
                 })?;
                 let pending = hand.finish(&comm)?;
                 let loan = pending.on(label(), &comm);
-                buffer.put_signal(&comm, label(), next, 0, &loan, &signals, 0, round)?;
+                buffer.put_signal(
+                    &comm,
+                    label(),
+                    next,
+                    vec![Piece::first(1000, 0)],
+                    &loan,
+                    &signals,
+                    0,
+                    round,
+                )?;
                 loan.give_back(&comm)?;
                 slot = pending.reuse()?;
             }
@@ -98,7 +107,7 @@ fn a_fence_keeps_puts_before_it_ahead_of_signals_after_it() {
             for (half, value) in [(0, 7u8), (1, 9)] {
                 let from = Pending::ready("from", vec![value; 64]);
                 let loan = from.on(label(), &comm);
-                buffer.put(&comm, label(), peer, half * 64, &loan)?;
+                buffer.put(&comm, label(), peer, vec![Piece::first(64, half * 64)], &loan)?;
                 loan.give_back(&comm)?;
             }
             team.fence(&comm, label())?;

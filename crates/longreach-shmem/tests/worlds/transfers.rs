@@ -3,7 +3,7 @@
 use crate::OnAll;
 use crate::label;
 use longreach_device::{Pending, Slot};
-use longreach_shmem::{Error, Symmetric, World};
+use longreach_shmem::{Error, Piece, Symmetric, World};
 
 /// X of shape (4, 1024) float32, `X[i] = 10 * rank + i`.
 const ROW: usize = 1024 * 4;
@@ -34,7 +34,7 @@ fn b23_a_get_through_a_view_reads_the_views_own_bytes() {
             let peer = 1 - team.rank();
             let get = |view: &Symmetric, offset, len| {
                 let mut into = Slot::new("got", vec![0u8; len]).fill(label(), &comm);
-                view.get(&comm, label(), peer, offset, &mut into)?;
+                view.get(&comm, label(), peer, vec![Piece::first(len, offset)], &mut into)?;
                 Ok::<_, Error>(into.finish(&comm)?.read()?.clone())
             };
             let right = |row: usize| (10 * peer + row) as f32;
@@ -87,7 +87,7 @@ fn puts_from_all_pes_land_where_they_are_sent() {
             let from = Pending::ready("from", vec![me as u8 + 1; 100]);
             let loan = from.on(label(), &comm);
             for peer in 0..4 {
-                buffer.put(&comm, label(), peer, me * 100, &loan)?;
+                buffer.put(&comm, label(), peer, vec![Piece::first(100, me * 100)], &loan)?;
             }
             loan.give_back(&comm)?;
             team.quiet(&comm, label())?.synchronize().unwrap();
@@ -117,14 +117,17 @@ fn a_transfer_beyond_its_view_is_refused() {
             beyond(view.view(30, 3).map(drop), "a view of a view");
             let comm = team.stream("comm", &team.timeline())?;
             let mut into = Slot::new("into", vec![0; 8]).fill(label(), &comm);
-            beyond(view.get(&comm, label(), 0, 33, &mut into), "a get, at once");
+            let get = |len, offset, into: &mut _| {
+                view.get(&comm, label(), 0, vec![Piece::first(len, offset)], into)
+            };
+            beyond(get(8, 33, &mut into), "a get, at once");
             assert!(matches!(view.read(1, 0, &mut []), Err(Error::NoSuchRank { rank: 1, size: 1 })));
-            view.get(&comm, label(), 0, 25, &mut into)?;
+            get(9, 0, &mut into)?;
             let error = into.finish(&comm)?.read().unwrap_err();
-            beyond(Err(error.into()), "a get whose length shows when it runs");
+            assert!(matches!(error.into(), Error::OutOfRange { len: 9, size: 8, .. }));
             Ok::<_, Error>(())
         })
         .unwrap_err();
     // What fails on a stream is the world's failure, whatever its host makes of it.
-    assert!(error.to_string().contains("reach beyond the symmetric buffer's 32 bytes"), "{error}");
+    assert!(error.to_string().contains("reach beyond the buffer's 8 bytes"), "{error}");
 }

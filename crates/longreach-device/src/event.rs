@@ -1,10 +1,14 @@
 //! Events: a point of a stream's time that others can wait for.
 
+use crate::cuda;
 use crate::error::Fault;
 use crate::sync::{Arc, Condvar, Mutex, lock, wait};
 
 /// A point in the order of a stream: it completes when all work queued before it has run, or has been skipped
 /// because the stream failed.
+///
+/// The worker of a GPU's stream *reaches* an event when it has given the GPU all work before it; the event completes
+/// when the GPU has done that work. Other streams of the GPU are ordered behind it on the GPU, without a host waiting.
 ///
 /// Waiting for an event needs no deadline of its own. A stream always reaches its events, since whatever its work
 /// waits for from other PEs has a deadline there.
@@ -16,19 +20,34 @@ pub struct Event {
 #[derive(Debug)]
 struct Inner {
     stream: std::sync::Arc<str>,
-    outcome: Mutex<Option<Result<(), Fault>>>,
-    completed: Condvar,
+    reached: Mutex<Option<Reached>>,
+    changed: Condvar,
+}
+
+/// What a stream's worker leaves when it comes to an event.
+#[derive(Clone, Debug)]
+pub(crate) struct Reached {
+    /// Whether the work before it ran, or was given to the GPU.
+    pub(crate) outcome: Result<(), Fault>,
+    /// Where the GPU has to come to, on a stream of a GPU.
+    pub(crate) mark: Option<cuda::Event>,
+}
+
+impl Reached {
+    fn is_complete(&self) -> bool {
+        self.mark.as_ref().is_none_or(cuda::Event::is_complete)
+    }
 }
 
 impl Event {
     pub(crate) fn new(stream: std::sync::Arc<str>) -> Self {
-        Self { inner: Arc::new(Inner { stream, outcome: Mutex::new(None), completed: Condvar::new() }) }
+        Self { inner: Arc::new(Inner { stream, reached: Mutex::new(None), changed: Condvar::new() }) }
     }
 
     /// An event that has already completed, in the name of `stream`.
     pub(crate) fn completed(stream: std::sync::Arc<str>) -> Self {
         let event = Self::new(stream);
-        event.complete(Ok(()));
+        event.complete(Ok(()), None);
         event
     }
 
@@ -37,24 +56,39 @@ impl Event {
         &self.inner.stream
     }
 
-    pub(crate) fn complete(&self, outcome: Result<(), Fault>) {
-        *lock(&self.inner.outcome) = Some(outcome);
-        self.inner.completed.notify_all();
+    pub(crate) fn complete(&self, outcome: Result<(), Fault>, mark: Option<cuda::Event>) {
+        *lock(&self.inner.reached) = Some(Reached { outcome, mark });
+        self.inner.changed.notify_all();
+    }
+
+    /// What the stream left at the event, if it has come there.
+    pub(crate) fn reached(&self) -> Option<Reached> {
+        lock(&self.inner.reached).clone()
+    }
+
+    /// Blocks the calling thread until the stream has come to the event.
+    pub(crate) fn reach(&self) -> Reached {
+        let mut reached = lock(&self.inner.reached);
+        loop {
+            if let Some(reached) = reached.as_ref() {
+                return reached.clone();
+            }
+            reached = wait(&self.inner.changed, reached);
+        }
     }
 
     /// Whether the event has completed, and how.
     pub fn query(&self) -> Option<Result<(), Fault>> {
-        lock(&self.inner.outcome).clone()
+        self.reached().filter(Reached::is_complete).map(|reached| reached.outcome)
     }
 
     /// Blocks the calling thread until the event completes.
     pub fn synchronize(&self) -> Result<(), Fault> {
-        let mut outcome = lock(&self.inner.outcome);
-        loop {
-            if let Some(outcome) = outcome.as_ref() {
-                return outcome.clone();
-            }
-            outcome = wait(&self.inner.completed, outcome);
+        let Reached { outcome, mark } = self.reach();
+        outcome?;
+        match mark {
+            None => Ok(()),
+            Some(mark) => mark.synchronize().map_err(crate::Error::into_fault),
         }
     }
 }
@@ -89,7 +123,7 @@ mod model {
             });
             // SAFETY: checked by loom: nobody reads before the event.
             value.0.with_mut(|value| unsafe { *value = 7 });
-            event.complete(Ok(()));
+            event.complete(Ok(()), None);
             readers.into_iter().for_each(|reader| reader.join().unwrap());
         });
     }

@@ -1,9 +1,10 @@
 //! Streams: ordered queues of work, each with a worker thread.
 
-use crate::cpu::event::Event;
+use crate::cuda;
 use crate::error::{Error, Fault};
+use crate::event::Event;
 use crate::loan::Operands;
-use crate::sync::{Arc, Condvar, Mutex, lock, thread, wait};
+use crate::sync::{Arc, Condvar, Mutex, lock, thread};
 use crate::timeline::{Kind, Label, Timeline};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -22,30 +23,37 @@ pub trait Watch: Send + Sync {
     fn failed(&self, _stream: &str, _fault: &Fault) {}
 }
 
-type Job = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
+/// Runs, and returns what must stay until the GPU has done what it was given.
+pub(crate) type Job = Box<dyn FnOnce() -> (Result<(), Fault>, Kept) + Send>;
+pub(crate) type Kept = Box<dyn Any + Send>;
 
-enum Item {
+pub(crate) enum Item {
     Work(Label, Job),
     Wait(Label, Event),
     Record(Event),
 }
 
 #[derive(Default)]
-struct Queue {
-    items: VecDeque<Item>,
-    closed: bool,
+pub(crate) struct Queue {
+    pub(crate) items: VecDeque<Item>,
+    pub(crate) closed: bool,
 }
 
-struct Shared {
-    name: std::sync::Arc<str>,
-    queue: Mutex<Queue>,
-    arrived: Condvar,
-    timeline: Timeline,
-    watch: std::sync::Arc<dyn Watch>,
+pub(crate) struct Shared {
+    pub(crate) name: std::sync::Arc<str>,
+    pub(crate) queue: Mutex<Queue>,
+    pub(crate) arrived: Condvar,
+    pub(crate) timeline: Timeline,
+    pub(crate) watch: std::sync::Arc<dyn Watch>,
+    /// Of a stream of a GPU, what takes its work.
+    pub(crate) cuda: Option<std::sync::Arc<cuda::Stream>>,
 }
 
 /// An ordered queue of work. Work queued on it runs one piece after another on the stream's own thread; after the
 /// first piece that fails the rest is skipped, and events that others wait for carry the failure on.
+///
+/// Work on a stream of a GPU gives the GPU kernels and copies, on [`Stream::cuda`], and does not wait for them: its place
+/// in the order counts there as it does here.
 ///
 /// Dropping a stream waits for its queue to drain.
 pub struct Stream {
@@ -54,14 +62,34 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts a stream. `name` stands in errors and traces; spans go to `timeline`, waits are told to `watch`.
+    /// Starts a stream of the CPU. `name` stands in errors and traces; spans go to `timeline`, waits are told to `watch`.
     pub fn new(name: &str, timeline: Timeline, watch: std::sync::Arc<dyn Watch>) -> Result<Self, Error> {
+        Self::start(name, timeline, watch, None)
+    }
+
+    /// Starts a stream of a GPU, as [`Stream::new`].
+    pub fn on_gpu(
+        name: &str,
+        timeline: Timeline,
+        watch: std::sync::Arc<dyn Watch>,
+        gpu: &std::sync::Arc<cuda::Gpu>,
+    ) -> Result<Self, Error> {
+        Self::start(name, timeline, watch, Some(std::sync::Arc::new(cuda::Stream::new(gpu)?)))
+    }
+
+    fn start(
+        name: &str,
+        timeline: Timeline,
+        watch: std::sync::Arc<dyn Watch>,
+        cuda: Option<std::sync::Arc<cuda::Stream>>,
+    ) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
             name: name.into(),
             queue: Mutex::new(Queue::default()),
             arrived: Condvar::new(),
             timeline,
             watch,
+            cuda,
         });
         let theirs = shared.clone();
         let worker = thread::Builder::new()
@@ -76,6 +104,11 @@ impl Stream {
         &self.shared.name
     }
 
+    /// Of a stream of a GPU, what work gives its kernels and copies to.
+    pub fn cuda(&self) -> Option<&std::sync::Arc<cuda::Stream>> {
+        self.shared.cuda.as_ref()
+    }
+
     /// Queues `work` over `operands`: loans (`&Loan`) and fillings (`&mut Filling`) of this stream, in a tuple. The
     /// work owns them until it has run. Fails, queuing nothing, when an operand belongs to another stream.
     pub fn launch<O, F>(&self, label: Label, operands: O, work: F) -> Result<(), Error>
@@ -84,15 +117,17 @@ impl Stream {
         F: for<'a> FnOnce(O::Access<'a>) -> Result<(), Fault> + Send + 'static,
     {
         operands.check(&self.shared.name)?;
-        let tickets = operands.tickets();
+        let (mut tickets, name) = (operands.tickets(), self.name().clone());
         self.push(Item::Work(
             label,
             Box::new(move || {
-                let mut tickets = tickets;
                 // SAFETY: this job runs on the worker of the stream that `check` compared every operand with, in
                 // the place where it was queued. A loan's stream has been ordered after the slot's producer, and a
                 // filling's after the slot's former readers, before this job was queued.
-                work(unsafe { O::access(&mut tickets) })
+                let access = unsafe { O::access(&mut tickets) };
+                let outcome = catch_unwind(AssertUnwindSafe(|| work(access)))
+                    .unwrap_or_else(|panic| Err(Error::from_panic(&name, &*panic).into_fault()));
+                (outcome, Box::new(tickets) as Kept)
             }),
         ));
         Ok(())
@@ -142,55 +177,6 @@ impl Drop for Stream {
             // The worker catches the panics of its work, so there is nothing to learn from the join.
             let _ = worker.join();
         }
-    }
-}
-
-impl Shared {
-    fn next(&self) -> Option<Item> {
-        let mut queue = lock(&self.queue);
-        loop {
-            if let Some(item) = queue.items.pop_front() {
-                return Some(item);
-            }
-            if queue.closed {
-                return None;
-            }
-            queue = wait(&self.arrived, queue);
-        }
-    }
-
-    fn run(&self) {
-        let mut outcome: Result<(), Fault> = Ok(());
-        while let Some(item) = self.next() {
-            match item {
-                Item::Record(event) => event.complete(outcome.clone()),
-                Item::Wait(..) | Item::Work(..) if outcome.is_err() => {}
-                Item::Wait(label, event) => outcome = self.wait_for(label, &event),
-                Item::Work(label, job) => {
-                    let start = self.timeline.now();
-                    self.watch.works(true);
-                    outcome = catch_unwind(AssertUnwindSafe(job))
-                        .unwrap_or_else(|panic| Err(Error::from_panic(&self.name, &*panic).into_fault()));
-                    if let Err(fault) = &outcome {
-                        self.watch.failed(&self.name, fault);
-                    }
-                    self.watch.works(false);
-                    self.timeline.record(&self.name, label, start, self.timeline.now());
-                }
-            }
-        }
-    }
-
-    fn wait_for(&self, label: Label, event: &Event) -> Result<(), Fault> {
-        if let Some(outcome) = event.query() {
-            return outcome;
-        }
-        let start = self.timeline.now();
-        self.watch.waits(&self.name, event.stream());
-        let outcome = event.synchronize();
-        self.watch.runs(&self.name);
-        self.timeline.record(&self.name, label, start, self.timeline.now());
-        outcome
     }
 }
 
