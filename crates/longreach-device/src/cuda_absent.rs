@@ -35,6 +35,16 @@ impl Gpu {
 pub enum Memory {}
 
 impl Memory {
+    /// `bytes` bytes of `gpu`.
+    pub fn new(gpu: &Arc<Gpu>, _bytes: usize) -> Result<Self, Error> {
+        match **gpu {}
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        match *self {}
+    }
+
     /// `bytes` zeros of `gpu`.
     pub fn zeroed(gpu: &Arc<Gpu>, _bytes: usize) -> Result<Self, Error> {
         match **gpu {}
@@ -109,6 +119,16 @@ impl Stream {
     /// # Safety
     /// As on Linux.
     pub unsafe fn copy(&self, _to: u64, _from: u64, _bytes: usize) -> Result<(), Error> {
+        match *self {}
+    }
+
+    /// Gives the stream a copy of `from` into `to`.
+    pub fn upload(&self, _from: &[u8], _to: &mut Memory) -> Result<(), Error> {
+        match *self {}
+    }
+
+    /// Copies `from` into `into`.
+    pub fn download(&self, _from: &Memory, _into: &mut [u8]) -> Result<(), Error> {
         match *self {}
     }
 

@@ -76,6 +76,22 @@ struct Add {
     }
 };
 
+// Float32 into float32, four at a time.
+struct AddFloat {
+    const float* from;
+    float* to;
+    struct Held {
+        Bits term, sum;
+    };
+    __device__ Held load(i64 a, i64 b) { return {::load(from + a), ::load(to + b)}; }
+    __device__ void store(Held held, i64 b) {
+        Bits bits;
+        for (int i = 0; i < 4; i++)
+            bits.x[i] = __float_as_uint(__uint_as_float(held.sum.x[i]) + __uint_as_float(held.term.x[i]));
+        ::store(to + b, bits);
+    }
+};
+
 // The first to be added: what is there is not read.
 template <class T>
 struct Put {
@@ -118,6 +134,7 @@ ROWS(copy_strided, u16, u16, 1, CopyOne)
 // Sums in float32.
 ROWS(add_bf16, u16, float, 8, Add<Bf16>)
 ROWS(add_f16, u16, float, 8, Add<F16>)
+ROWS(add_f32, float, float, 4, AddFloat)
 ROWS(put_bf16, u16, float, 8, Put<Bf16>)
 ROWS(put_f16, u16, float, 8, Put<F16>)
 // Rounding, once.

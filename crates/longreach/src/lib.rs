@@ -12,6 +12,7 @@
 //! and then called as often as needed. Collective calls say so. After an error the world is dead: all its PEs get the
 //! same failure, and a new [`World`] is needed.
 
+mod array;
 mod attention;
 mod context_parallel;
 mod error;
@@ -34,7 +35,7 @@ pub use longreach_shmem::{
     Error as ShmemError, Failure, FailureKind, MOST_PES, Operation, Pe, Rendezvous, Signals, Symmetric, Team,
     World,
 };
-pub use options::{HeapSize, Hook, Options, StageHook, Stages};
+pub use options::{Device, HeapSize, Hook, Options, StageHook, Stages};
 pub use sharding::{shard, unshard};
 pub use support::{SUPPORT, Support, support_table, supports};
 pub use tensor::{Elements, Tensor};

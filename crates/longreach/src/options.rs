@@ -15,7 +15,28 @@ pub enum Stages {
     Exactly(usize),
 }
 
-/// Options of a [`ContextParallel`](crate::ContextParallel), the same on all PEs of its team (but `threads` and `before_stage`).
+/// What a PE computes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// Threads of the CPU.
+    #[default]
+    Cpu,
+    /// A GPU of NVIDIA: that of this number, or without one the PEs take the machine's in turn.
+    Cuda(Option<usize>),
+}
+
+impl Device {
+    /// `cpu` or `cuda`.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Device::Cpu => "cpu",
+            Device::Cuda(_) => "cuda",
+        }
+    }
+}
+
+/// Options of a [`ContextParallel`](crate::ContextParallel), the same on all PEs of its team (but `threads`,
+/// `before_stage` and the GPU's number).
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Who holds which tokens.
@@ -30,6 +51,13 @@ pub struct Options {
     pub heap: HeapSize,
     /// Gradient return slots a PE.
     pub return_slots: usize,
+    /// What this PE computes on, of the same kind on all PEs.
+    pub device: Device,
+    /// Whether the same call gives the same bits each time. On a CPU it always does; on a GPU the backward then takes
+    /// longer.
+    pub deterministic: bool,
+    /// Bytes of scratch that kernels of a GPU use at most; tiles are split to fit.
+    pub workspace: usize,
     /// Called ahead of each stage's tiles.
     pub before_stage: Option<StageHook>,
 }
@@ -57,6 +85,9 @@ impl Default for Options {
             threads: 1,
             heap: HeapSize::default(),
             return_slots: 2,
+            device: Device::Cpu,
+            deterministic: false,
+            workspace: 1 << 30,
             before_stage: None,
         }
     }

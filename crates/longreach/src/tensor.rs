@@ -75,11 +75,6 @@ impl Tensor {
         Ok(Self { data, shape })
     }
 
-    pub(crate) fn from_f32(data: Vec<f32>, shape: [usize; 4]) -> Self {
-        debug_assert_eq!(data.len(), shape.iter().product::<usize>());
-        Self { data: Elements::F32(data), shape }
-    }
-
     /// The elements of `view`, copied in order. Fails when the memory cannot be had.
     pub fn copy_of(view: &View) -> Result<Self, Error> {
         Self::gather(view, std::iter::once(0..view.shape()[1]))
@@ -102,10 +97,6 @@ impl Tensor {
         Ok(Self { data, shape })
     }
 
-    pub(crate) fn zeros_f32(what: &'static str, shape: [usize; 4]) -> Result<Self, Error> {
-        Ok(Self::from_f32(filled(what, 0.0, count(what, shape)?)?, shape))
-    }
-
     /// The elements of a tensor that longreach made as float32.
     pub(crate) fn f32(&self) -> &[f32] {
         self.as_f32().unwrap_or_default()
@@ -119,9 +110,9 @@ impl Tensor {
         }
     }
 
-    /// The elements alone.
-    pub(crate) fn into_elements(self) -> Elements {
-        self.data
+    /// The elements' bytes, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.data.bytes_mut()
     }
 
     /// `[batch, sequence, heads, dim]`.

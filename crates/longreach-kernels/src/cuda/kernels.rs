@@ -17,7 +17,7 @@ pub const SOURCE: &str = concat!(
     include_str!("../../kernels/rows.cu")
 );
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "merge_bf16",
     "merge_f16",
     "finish_bf16",
@@ -29,6 +29,7 @@ const NAMES: [&str; 17] = [
     "copy_strided",
     "add_bf16",
     "add_f16",
+    "add_f32",
     "put_bf16",
     "put_f16",
     "cast_bf16",

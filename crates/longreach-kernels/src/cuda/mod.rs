@@ -10,6 +10,7 @@
 //! Nothing of CUDA is needed to build this or to start a program that has it: libraries are looked for when they are
 //! first asked for, and a missing one is an error that says so.
 
+mod adder;
 mod backward;
 mod cache;
 mod calls;
@@ -26,6 +27,7 @@ mod rows;
 mod state;
 mod sum;
 
+pub use adder::Adder;
 pub use backward::{backward, backward_scratch};
 pub use context::{Context, Settings};
 pub use forward::{forward, forward_scratch};
@@ -36,7 +38,18 @@ pub use nvrtc::{Compiled, compile, compiler_version};
 pub use state::State;
 pub use sum::{Sum, settle};
 
+/// Refuses element types and head dimensions that attention on a GPU does not take.
+pub fn accepts(dtype: DType, head_dim: usize, value_dim: usize) -> Result<(), Error> {
+    if dtype == DType::F32 {
+        return Err(Error::Refused(
+            "q, k and v of type f32: attention on a GPU takes bf16 and f16; cast them".to_owned(),
+        ));
+    }
+    [head_dim, value_dim].into_iter().try_for_each(|dim| cudnn::check_dim(dim as i64))
+}
+
 use crate::error::Error;
+use crate::tensor::DType;
 use cudarc::driver::DriverError;
 
 /// The driver's error as this crate's.

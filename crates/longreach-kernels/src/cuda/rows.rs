@@ -75,7 +75,9 @@ pub(super) enum Move {
     CopyStrided,
     /// 16-bit elements are added into float32.
     Add(Element),
-    /// The same where there was nothing.
+    /// Float32 is added into float32.
+    AddFloat,
+    /// The same as [`Move::Add`] where there was nothing.
     Put(Element),
     /// Float32 is rounded to 16-bit elements.
     Cast(Element),
@@ -98,6 +100,7 @@ impl Kernels {
             Move::Copy => ("copy".to_owned(), 8),
             Move::CopyStrided => ("copy_strided".to_owned(), 1),
             Move::Add(element) => (name("add", element), 8),
+            Move::AddFloat => ("add_f32".to_owned(), 4),
             Move::Put(element) => (name("put", element), 8),
             Move::Cast(element) => (name("cast", element), 8),
         };

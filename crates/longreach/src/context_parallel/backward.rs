@@ -2,68 +2,58 @@
 
 use super::Engine;
 use super::call::Call;
-use super::compute::{batches, kernel_tiles};
+use super::device::{self, Total};
 use super::exchange::{Exchange, Rows};
 use super::forward::{Inputs, Outputs};
 use super::returns::{self, Grads};
-use super::stages::{each_stage, views};
+use super::room::{Room, UNDER_WAY};
+use super::stages::{batches, each_stage, kernel_tiles};
+use crate::array::Array;
 use crate::error::Error;
-use crate::memory::filled;
-use crate::tensor::Tensor;
 use longreach_device::{Event, Filling, Kind, Loan, Pending, Slot};
-use longreach_kernels::{backward, delta};
+use longreach_kernels::DType;
 use std::collections::VecDeque;
-
-/// Contributions that may be on their way while the next one is computed.
-const UNDER_WAY: usize = 2;
-
-/// Gradients of this PE's keys and values.
-pub(super) struct KeyValueGrads {
-    pub(super) dk: Tensor,
-    pub(super) dv: Tensor,
-}
 
 /// What every stage of a backward reads on the compute stream.
 struct Operands<'p> {
-    q: Loan<'p, Tensor>,
-    dout: Loan<'p, Tensor>,
+    q: Loan<'p, Array>,
+    dout: Loan<'p, Array>,
     outputs: Loan<'p, Outputs>,
-    delta: Loan<'p, Vec<f32>>,
+    delta: Loan<'p, Array>,
 }
 
 impl Engine {
     /// Queues a backward and returns what it will produce: dq, and dk with dv.
     pub(super) fn queue_backward(
         &self,
+        room: &mut Room,
         call: &Call,
         inputs: &Inputs,
         outputs: &Pending<Outputs>,
-        dout: &Pending<Tensor>,
-    ) -> Result<(Pending<Tensor>, Pending<KeyValueGrads>), Error> {
-        let (dims, plan) = (call.dims, call.pe_plan());
+        dout: &Pending<Array>,
+    ) -> Result<(Pending<Total>, Pending<Grads>), Error> {
         let mut exchange = Exchange::new(&self.team, &self.heap, &self.comm, call);
         exchange.publish(&inputs.kv)?;
         returns::grant_first(&self.heap, &self.add, call)?;
 
         let label = call.label(Kind::Wait, 0);
-        let delta = self.queue_delta(call, outputs, dout)?;
+        let delta = self.queue_delta(room, call, outputs, dout)?;
         let operands = Operands {
             q: inputs.q.on(label.clone(), &self.compute),
             dout: dout.on(label.clone(), &self.compute),
             outputs: outputs.on(label.clone(), &self.compute),
             delta: delta.on(label.clone(), &self.compute),
         };
-        let dq = Tensor::zeros_f32("dq", [dims.batch, plan.q_rows, dims.q_heads, dims.head_dim])?;
-        let mut dq = Slot::new("dq", dq).fill(label.clone(), &self.compute);
-        let own = Slot::new("dk and dv", Grads::zeros(call, plan.kv_rows)?);
+        let mut dq = self.queue_dq(call)?;
+        let own = |what, shape| Ok::<_, Error>(Total::new(Array::new(&self.place, what, DType::F32, shape)?));
+        let [k, v] = call.kv_shapes(0);
+        let mut own = Some(Slot::new("dk and dv", Grads { dk: own("dk", k)?, dv: own("dv", v)? }));
         let mut own_done = None;
-        let largest = plan.stages[1..].iter().map(|stage| stage.rows).max().unwrap_or(0);
         let mut free: VecDeque<Slot<Grads>> = (0..UNDER_WAY.min(call.fetched()))
-            .map(|_| Ok(Slot::new("contribution", Grads::zeros(call, largest)?)))
+            .map(|_| room.contribution(&self.place, call))
             .collect::<Result<_, Error>>()?;
-        let mut own = Some(own);
 
-        each_stage(self, call, &mut exchange, &inputs.kv, |stage, rows| {
+        each_stage(self, room, call, &mut exchange, &inputs.kv, |_, stage, rows| {
             // Stage 0 adds to this PE's own rows; later stages to rows of others, which are sent home.
             let slot = match stage {
                 0 => own.take(),
@@ -84,42 +74,58 @@ impl Engine {
             Ok(())
         })?;
 
-        operands.q.give_back(&self.compute)?;
-        operands.dout.give_back(&self.compute)?;
-        operands.outputs.give_back(&self.compute)?;
-        operands.delta.give_back(&self.compute)?;
+        let Operands { q, dout, outputs, delta: lent } = operands;
+        q.give_back(&self.compute)?;
+        dout.give_back(&self.compute)?;
+        outputs.give_back(&self.compute)?;
+        lent.give_back(&self.compute)?;
+        room.put_delta(delta.reuse()?);
+        free.into_iter().for_each(|slot| room.put_contribution(slot));
+        let kernels = self.kernels.clone();
+        self.compute.launch(call.label(Kind::Merge, call.fetched()), (&mut dq,), move |(dq,)| {
+            kernels.settle(dq).map_err(Error::into_fault)
+        })?;
         let agreed = exchange.finish()?;
         self.compute.wait(call.label(Kind::Wait, call.fetched()), &agreed);
         let dq = dq.finish(&self.compute)?;
         let Some(own) = own_done else {
             return Err(Error::Input("the plan has no stage 0".to_owned()));
         };
-        Ok((dq, self.queue_home(call, own.reuse()?, &agreed)?))
+        Ok((dq, self.queue_home(room, call, own.reuse()?, &agreed)?))
     }
 
     fn queue_delta(
         &self,
+        room: &mut Room,
         call: &Call,
         outputs: &Pending<Outputs>,
-        dout: &Pending<Tensor>,
-    ) -> Result<Pending<Vec<f32>>, Error> {
-        let rows = call.dims.batch * call.dims.q_heads * call.pe_plan().q_rows;
+        dout: &Pending<Array>,
+    ) -> Result<Pending<Array>, Error> {
+        let len = self.kernels.delta_len(call.state_rows());
         let label = call.label(Kind::Wait, 0);
-        let mut filling = Slot::new("delta", filled("delta", 0.0, rows)?).fill(label.clone(), &self.compute);
+        let mut filling = room.delta(&self.place, len)?.fill(label.clone(), &self.compute);
         let (outputs, dout) = (outputs.on(label.clone(), &self.compute), dout.on(label, &self.compute));
-        let threads = self.threads.clone();
+        let kernels = self.kernels.clone();
         self.compute.launch(
             call.label(Kind::Merge, 0),
             (&outputs, &dout, &mut filling),
-            move |(outputs, dout, rows)| {
-                threads
-                    .run(|cx| delta(cx, &dout.view(), outputs.out.f32(), rows))
-                    .map_err(|error| Error::from(error).into_fault())
-            },
+            move |(outputs, dout, delta)| kernels.delta(dout, outputs, delta).map_err(Error::into_fault),
         )?;
         outputs.give_back(&self.compute)?;
         dout.give_back(&self.compute)?;
         Ok(filling.finish(&self.compute)?)
+    }
+
+    fn queue_dq(&self, call: &Call) -> Result<Filling<Total>, Error> {
+        let dims = call.dims;
+        let shape = [dims.batch, call.pe_plan().q_rows, dims.q_heads, dims.head_dim];
+        let dq = Total::new(Array::new(&self.place, "dq", DType::F32, shape)?);
+        let mut dq = Slot::new("dq", dq).fill(call.label(Kind::Wait, 0), &self.compute);
+        let kernels = self.kernels.clone();
+        self.compute.launch(call.label(Kind::Merge, 0), (&mut dq,), move |(dq,)| {
+            kernels.clear(dq, shape).map_err(Error::into_fault)
+        })?;
+        Ok(dq)
     }
 
     /// Queues a stage's tiles: dq is added to, `slot` is zeroed and holds the gradients of the stage's rows then.
@@ -129,70 +135,51 @@ impl Engine {
         stage: usize,
         operands: &Operands<'_>,
         rows: &Loan<'_, Rows>,
-        dq: &mut Filling<Tensor>,
+        dq: &mut Filling<Total>,
         slot: Slot<Grads>,
     ) -> Result<Pending<Grads>, Error> {
         let Operands { q, dout, outputs, delta } = operands;
         let mut grads = slot.fill(call.label(Kind::Wait, stage), &self.compute);
-        self.compute.launch(call.label(Kind::Merge, stage), (&mut grads,), |(grads,)| {
-            grads.dk.fill(0.0);
-            grads.dv.fill(0.0);
-            Ok(())
+        let ([k, v], kernels) = (call.kv_shapes(stage), self.kernels.clone());
+        self.compute.launch(call.label(Kind::Merge, stage), (&mut grads,), move |(grads,)| {
+            let keys = kernels.clear(&mut grads.dk, k);
+            keys.and_then(|()| kernels.clear(&mut grads.dv, v)).map_err(Error::into_fault)
         })?;
-        for batch in batches(call, stage) {
-            let (call, threads) = (call.clone(), self.threads.clone());
+        for batch in batches(call, stage, self.kernels.launch_flops()) {
+            let (call, kernels) = (call.clone(), self.kernels.clone());
             self.compute.launch(
                 batch.label,
                 (q, rows, dout, outputs, delta, &mut *dq, &mut grads),
                 move |(q, rows, dout, outputs, delta, dq, grads)| {
-                    let (k, v) = views(&call, stage, rows).map_err(Error::into_fault)?;
                     let tiles = kernel_tiles(&call.stage(stage).tiles[batch.tiles]);
-                    let (dk_len, dv_len) = grads.lens(&call, stage);
-                    threads
-                        .run(|cx| {
-                            backward(
-                                cx,
-                                &q.view(),
-                                &k,
-                                &v,
-                                &dout.view(),
-                                outputs.lse.f32(),
-                                delta,
-                                call.scale,
-                                &tiles,
-                                dq.f32_mut(),
-                                &mut grads.dk[..dk_len],
-                                &mut grads.dv[..dv_len],
-                            )
-                        })
-                        .map_err(|error| Error::from(error).into_fault())
+                    let operands = device::Operands { q, rows, dout, outputs, delta };
+                    kernels.backward(&call, stage, &tiles, &operands, dq, grads).map_err(Error::into_fault)
                 },
             )?;
         }
+        let kernels = self.kernels.clone();
+        self.compute.launch(call.label(Kind::Merge, stage), (&mut grads,), move |(grads,)| {
+            let keys = kernels.settle(&mut grads.dk);
+            keys.and_then(|()| kernels.settle(&mut grads.dv)).map_err(Error::into_fault)
+        })?;
         Ok(grads.finish(&self.compute)?)
     }
 
     /// Queues the adding of other PEs' contributions behind this PE's own, in the plan's order.
     fn queue_home(
         &self,
+        room: &mut Room,
         call: &Call,
         own: Slot<Grads>,
         agreed: &Event,
-    ) -> Result<Pending<KeyValueGrads>, Error> {
-        let (dims, rows) = (call.dims, call.pe_plan().kv_rows);
-        let mut home = own.fill(call.label(Kind::Wait, 0), &self.add);
-        returns::add_all(&self.heap, &self.add, call, &mut home)?;
-        self.add.wait(call.label(Kind::Wait, 0), agreed);
-        let shape = move |dim| [dims.batch, rows, dims.kv_heads, dim];
-        let empty = || Tensor::zeros_f32("gradients", shape(0));
-        let (dk, dv) = (empty()?, empty()?);
-        let mut result =
-            Slot::new("gradients", KeyValueGrads { dk, dv }).fill(call.label(Kind::Wait, 0), &self.add);
-        self.add.launch(call.label(Kind::Merge, 0), (&mut home, &mut result), move |(home, result)| {
-            result.dk = Tensor::from_f32(std::mem::take(&mut home.dk), shape(dims.head_dim));
-            result.dv = Tensor::from_f32(std::mem::take(&mut home.dv), shape(dims.value_dim));
-            Ok(())
-        })?;
-        Ok(result.finish(&self.add)?)
+    ) -> Result<Pending<Grads>, Error> {
+        let label = call.label(Kind::Wait, 0);
+        let mut home = own.fill(label.clone(), &self.add);
+        let arrived = room.arrived(&self.place, returns::largest(call))?;
+        let mut arrived = arrived.fill(label.clone(), &self.add);
+        returns::add_all(&self.heap, &self.add, &self.kernels, call, &mut arrived, &mut home)?;
+        room.put_arrived(arrived.finish(&self.add)?.reuse()?);
+        self.add.wait(label, agreed);
+        Ok(home.finish(&self.add)?)
     }
 }

@@ -135,6 +135,34 @@ impl Call {
         self.pe_plan().stages.len() - 1
     }
 
+    /// Shapes of a stage's K and V.
+    pub(super) fn kv_shapes(&self, stage: usize) -> [[usize; 4]; 2] {
+        let rows = match stage {
+            0 => self.pe_plan().kv_rows,
+            _ => self.stage(stage).rows,
+        };
+        let Dims { batch, kv_heads, head_dim, value_dim, .. } = self.dims;
+        [head_dim, value_dim].map(|dim| [batch, rows, kv_heads, dim])
+    }
+
+    /// Bytes of a PE's K and V.
+    pub(super) fn kv_bytes(&self, pe: usize) -> [usize; 2] {
+        let rows = self.plan.pes[pe].kv_rows * self.dims.batch;
+        [self.dims.k_row(), self.dims.v_row()].map(|row| rows * row * self.dims.dtype.size())
+    }
+
+    /// Shape of the output.
+    pub(super) fn out_shape(&self) -> [usize; 4] {
+        let Dims { batch, q_heads, value_dim, .. } = self.dims;
+        [batch, self.pe_plan().q_rows, q_heads, value_dim]
+    }
+
+    /// Rows of the carried state: those of all heads and batch entries.
+    pub(super) fn state_rows(&self) -> usize {
+        let [batch, rows, heads, _] = self.out_shape();
+        batch * rows * heads
+    }
+
     pub(super) fn label(&self, kind: Kind, stage: usize) -> Label {
         Label::new(kind, self.epoch, stage)
     }
@@ -178,4 +206,7 @@ pub(super) fn describe(
         .field("stages", format!("{:?}", options.stages))
         .field("memory", format!("{:?}", options.memory))
         .field("return slots", options.return_slots)
+        .field("publish slot", options.heap.publish)
+        .field("return slot", options.heap.contribution)
+        .field("device", options.device.kind())
 }

@@ -4,10 +4,10 @@
 
 use super::call::Call;
 use super::heap::{Heap, Purpose};
+use crate::array::Array;
 use crate::error::Error;
-use crate::tensor::Elements;
-use longreach_device::{Event, Kind, Pending, Slot, Stream};
-use longreach_shmem::Team;
+use longreach_device::{Bytes, BytesMut, Event, Kind, Parts, Pending, Slot, Stream};
+use longreach_shmem::{Piece, Team};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The stream that publishes and fetches.
@@ -21,8 +21,23 @@ pub(super) const ADD: &str = "add";
 
 /// K and V rows: a PE's own, or those of a fetched stage.
 pub(super) struct Rows {
-    pub(super) k: Elements,
-    pub(super) v: Elements,
+    pub(super) k: Array,
+    pub(super) v: Array,
+}
+
+/// Part 0 is K, part 1 is V.
+impl Parts for Rows {
+    fn part(&self, part: usize) -> Option<Bytes<'_>> {
+        [&self.k, &self.v].get(part)?.part(0)
+    }
+
+    fn part_mut(&mut self, part: usize) -> Option<BytesMut<'_>> {
+        match part {
+            0 => self.k.part_mut(0),
+            1 => self.v.part_mut(0),
+            _ => None,
+        }
+    }
 }
 
 /// The exchange of one call on this PE, as it is queued.
@@ -58,42 +73,35 @@ impl<'c> Exchange<'c> {
     /// Queues the publication of this PE's K and V under the call's epoch.
     pub(super) fn publish(&self, own: &Pending<Rows>) -> Result<(), Error> {
         let call = self.call;
-        let (heap, epoch, me) = (self.heap.clone(), call.epoch, call.me);
+        let (heap, epoch, me) = (self.heap, call.epoch, call.me);
         // The slot holds epoch - 2 until everybody has consumed that.
         if let Some(before) = epoch.checked_sub(2).filter(|&before| before > 0) {
             for peer in self.peers() {
-                let heap = heap.clone();
-                let operation = call.operation("publish", 0);
-                self.comm.launch(call.label(Kind::Wait, 0).peer(peer), (), move |()| {
-                    let word = heap.word(Purpose::Consumed, peer);
-                    heap.signals
-                        .wait(word, before, COMM, peer, COMM, operation)
-                        .map_err(|error| Error::from(error).into_fault())
-                })?;
+                let (word, operation) = (heap.word(Purpose::Consumed, peer), call.operation("publish", 0));
+                let label = call.label(Kind::Wait, 0).peer(peer);
+                heap.signals.wait_on(self.comm, label, word, before, peer, COMM, operation)?;
             }
         }
-        let loan = own.on(call.label(Kind::Wait, 0), self.comm);
-        let read_by_others = !call.plan.readers(me).is_empty();
-        let rows = if read_by_others { call.pe_plan().kv_rows * call.dims.batch } else { 0 };
-        let bytes = rows * (call.dims.k_row() + call.dims.v_row()) * call.dims.dtype.size();
-        let description = call.description.clone();
-        let peers: Vec<usize> = self.peers().collect();
-        self.comm.launch(call.label(Kind::Publish, 0).bytes(bytes as u64), (&loan,), move |(rows,)| {
-            let publish = || -> Result<(), Error> {
-                heap.write_header(me, epoch, &description)?;
-                if read_by_others {
-                    let k = rows.k.bytes();
-                    heap.write_rows(me, epoch, 0, k)?;
-                    heap.write_rows(me, epoch, aligned(k.len()), rows.v.bytes())?;
-                }
-                for peer in peers {
-                    heap.signals.set(peer, heap.word(Purpose::Published, me), epoch)?;
-                }
-                Ok(())
-            };
-            publish().map_err(Error::into_fault)
+        let (header, description) = (heap.clone(), call.description.clone());
+        self.comm.launch(call.label(Kind::Publish, 0), (), move |()| {
+            header.write_header(me, epoch, &description).map_err(Error::into_fault)
         })?;
-        loan.give_back(self.comm)?;
+        if !call.plan.readers(me).is_empty() {
+            let [k, v] = call.kv_bytes(me);
+            let there = heap.publication(epoch);
+            let pieces = vec![
+                Piece { part: 0, here: 0, there, len: k },
+                Piece { part: 1, here: 0, there: there + aligned(k), len: v },
+            ];
+            let loan = own.on(call.label(Kind::Wait, 0), self.comm);
+            let label = call.label(Kind::Publish, 0).bytes((k + v) as u64);
+            heap.buffer.put(self.comm, label, me, pieces, &loan)?;
+            loan.give_back(self.comm)?;
+        }
+        for peer in self.peers() {
+            let word = heap.word(Purpose::Published, me);
+            heap.signals.set_on(self.comm, call.label(Kind::Publish, 0).peer(peer), peer, word, epoch)?;
+        }
         Ok(())
     }
 
@@ -106,10 +114,10 @@ impl<'c> Exchange<'c> {
         let (heap, team, epoch) = (self.heap.clone(), self.team.clone(), call.epoch);
         let operation = call.operation("get", stage);
         let description = call.description.clone();
-        self.comm.launch(call.label(Kind::Wait, stage).peer(owner), (), move |()| {
+        let (label, word) = (call.label(Kind::Wait, stage).peer(owner), heap.word(Purpose::Published, owner));
+        heap.signals.wait_on(self.comm, label.clone(), word, epoch, owner, COMM, operation)?;
+        self.comm.launch(label, (), move |()| {
             let compare = || -> Result<(), Error> {
-                let word = heap.word(Purpose::Published, owner);
-                heap.signals.wait(word, epoch, COMM, owner, COMM, operation)?;
                 let (theirs, digest) = heap.read_digest(owner, epoch)?;
                 if theirs == epoch && digest == description.digest() {
                     return Ok(());
@@ -140,23 +148,10 @@ impl<'c> Exchange<'c> {
         let owners: Vec<usize> = owners_in_order(call, stage);
         for &owner in &owners {
             self.agree(owner, stage)?;
-            let copies = copies(call, stage, owner);
-            let bytes = copies.iter().map(|copy| copy.len as u64).sum();
-            let (heap, epoch) = (self.heap.clone(), call.epoch);
-            self.comm.launch(
-                call.label(Kind::Get, stage).bytes(bytes).peer(owner),
-                (&mut filling,),
-                move |(rows,)| {
-                    let get = || -> Result<(), Error> {
-                        for copy in copies {
-                            let bytes = if copy.value { rows.v.bytes_mut() } else { rows.k.bytes_mut() };
-                            heap.read_rows(owner, epoch, copy.from, &mut bytes[copy.to..copy.to + copy.len])?;
-                        }
-                        Ok(())
-                    };
-                    get().map_err(Error::into_fault)
-                },
-            )?;
+            let pieces = pieces(call, stage, owner, self.heap.publication(call.epoch));
+            let bytes = pieces.iter().map(|piece| piece.len as u64).sum();
+            let label = call.label(Kind::Get, stage).bytes(bytes).peer(owner);
+            self.heap.buffer.get(self.comm, label, owner, pieces, &mut filling)?;
             if self.last.get(&owner) == Some(&stage) {
                 self.consumed(owner, stage)?;
             }
@@ -199,29 +194,24 @@ pub(super) fn owners_in_order(call: &Call, stage: usize) -> Vec<usize> {
     owners
 }
 
-/// A copy of contiguous bytes, from an owner's publication into the stage's rows.
-struct Copy {
-    value: bool,
-    from: usize,
-    to: usize,
-    len: usize,
-}
-
-fn copies(call: &Call, stage: usize, owner: usize) -> Vec<Copy> {
+/// Where the rows that a stage fetches from `owner` are, in its publication that begins at `there` and in the stage's
+/// rows.
+fn pieces(call: &Call, stage: usize, owner: usize, there: usize) -> Vec<Piece> {
     let owned = call.plan.pes[owner].kv_rows;
     let plan = call.stage(stage);
     let size = call.dims.dtype.size();
     let (k_row, v_row) = (call.dims.k_row() * size, call.dims.v_row() * size);
-    let v_base = aligned(call.dims.batch * owned * k_row);
-    let mut copies = Vec::new();
+    let values = there + aligned(call.kv_bytes(owner)[0]);
+    let mut pieces = Vec::new();
     for get in plan.gets.iter().filter(|get| get.owner == owner) {
         for b in get.batch.clone() {
             let (from, to, rows) = (b * owned + get.rows.start, b * plan.rows + get.at, get.rows.len());
-            copies.push(Copy { value: false, from: from * k_row, to: to * k_row, len: rows * k_row });
-            copies.push(Copy { value: true, from: v_base + from * v_row, to: to * v_row, len: rows * v_row });
+            let piece =
+                |part, base, row| Piece { part, here: to * row, there: base + from * row, len: rows * row };
+            pieces.extend([piece(0, there, k_row), piece(1, values, v_row)]);
         }
     }
-    copies
+    pieces
 }
 
 fn aligned(bytes: usize) -> usize {

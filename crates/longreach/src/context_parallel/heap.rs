@@ -1,5 +1,6 @@
-//! How a PE's symmetric memory is divided: two publish slots, then the return slots. The same on all PEs.
+//! How a PE's symmetric memory is divided. The same on all PEs.
 
+use crate::array::Place;
 use crate::error::Error;
 use crate::options::Options;
 use longreach_shmem::{Description, Signals, Symmetric, Team};
@@ -25,7 +26,10 @@ pub(super) enum Purpose {
 #[derive(Clone)]
 pub(super) struct Heap {
     pub(super) signals: Signals,
-    buffer: Symmetric,
+    /// Two headers, on the host, where PEs compare them.
+    headers: Symmetric,
+    /// Two publish slots, then the return slots, where the engine works.
+    pub(super) buffer: Symmetric,
     pes: usize,
     publish: usize,
     contribution: usize,
@@ -34,9 +38,9 @@ pub(super) struct Heap {
 
 impl Heap {
     /// Collective over the team.
-    pub(super) fn new(team: &Team, options: &Options) -> Result<Self, Error> {
+    pub(super) fn new(team: &Team, place: &Place, options: &Options) -> Result<Self, Error> {
         let round = |bytes: usize| bytes.checked_next_multiple_of(ALIGNMENT);
-        let publish = round(options.heap.publish).and_then(|bytes| bytes.checked_add(HEADER));
+        let publish = round(options.heap.publish);
         let contribution = round(options.heap.contribution);
         let return_slots = options.return_slots.max(1);
         let sizes = publish.zip(contribution);
@@ -48,22 +52,27 @@ impl Heap {
                 .refuse(&format!("a heap of {:?} does not fit into 64 bits", options.heap))
                 .into());
         };
-        let buffer = team.allocate(total)?;
+        let buffer = match place {
+            Place::Host => team.allocate(total)?,
+            Place::Gpu(gpu) => team.allocate_on(gpu, total)?,
+        };
+        let headers = team.allocate(2 * HEADER)?;
         let signals = team.signals(4 * team.size())?;
-        Ok(Self { signals, buffer, pes: team.size(), publish, contribution, return_slots })
+        Ok(Self { signals, headers, buffer, pes: team.size(), publish, contribution, return_slots })
     }
 
     /// Collective over the team.
     pub(super) fn free(self) -> Result<(), Error> {
+        self.headers.free()?;
         Ok(self.buffer.free()?)
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.buffer.len()
+        self.buffer.len() + self.headers.len()
     }
 
     pub(super) fn publish_capacity(&self) -> usize {
-        self.publish - HEADER
+        self.publish
     }
 
     pub(super) fn contribution_capacity(&self) -> usize {
@@ -83,69 +92,37 @@ impl Heap {
             header.extend(word.to_ne_bytes());
         }
         header.extend(text);
-        Ok(self.buffer.write(me, self.publication(epoch), &header)?)
+        Ok(self.headers.write(me, header_of(epoch), &header)?)
     }
 
     /// The epoch and digest of team rank `owner`'s publication in the slot of `epoch`.
     pub(super) fn read_digest(&self, owner: usize, epoch: u64) -> Result<(u64, u64), Error> {
         let mut words = [0u8; 16];
-        self.buffer.read(owner, self.publication(epoch), &mut words)?;
+        self.headers.read(owner, header_of(epoch), &mut words)?;
         Ok((word_at(&words, 0), word_at(&words, 8)))
     }
 
     /// The description in that publication.
     pub(super) fn read_description(&self, owner: usize, epoch: u64) -> Result<Description, Error> {
         let mut header = vec![0u8; HEADER];
-        self.buffer.read(owner, self.publication(epoch), &mut header)?;
+        self.headers.read(owner, header_of(epoch), &mut header)?;
         let len = usize::try_from(word_at(&header, 16)).unwrap_or(0).min(HEADER - TEXT);
         Ok(Description::decode(&header[TEXT..TEXT + len]))
     }
 
-    /// Writes published rows of this PE, `offset` bytes behind the header.
-    pub(super) fn write_rows(&self, me: usize, epoch: u64, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        Ok(self.buffer.write(me, self.publication(epoch) + HEADER + offset, bytes)?)
-    }
-
-    /// Reads published rows of team rank `owner`.
-    pub(super) fn read_rows(
-        &self,
-        owner: usize,
-        epoch: u64,
-        offset: usize,
-        into: &mut [u8],
-    ) -> Result<(), Error> {
-        Ok(self.buffer.read(owner, self.publication(epoch) + HEADER + offset, into)?)
-    }
-
-    /// Writes a contribution into a return slot of team rank `owner`.
-    pub(super) fn write_contribution(
-        &self,
-        owner: usize,
-        slot: usize,
-        offset: usize,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
-        Ok(self.buffer.write(owner, self.return_slot(slot) + offset, bytes)?)
-    }
-
-    /// Reads a contribution from one of this PE's return slots.
-    pub(super) fn read_contribution(
-        &self,
-        me: usize,
-        slot: usize,
-        offset: usize,
-        into: &mut [u8],
-    ) -> Result<(), Error> {
-        Ok(self.buffer.read(me, self.return_slot(slot) + offset, into)?)
-    }
-
-    fn publication(&self, epoch: u64) -> usize {
+    /// The first byte of the rows that are published under `epoch`.
+    pub(super) fn publication(&self, epoch: u64) -> usize {
         if epoch.is_multiple_of(2) { 0 } else { self.publish }
     }
 
-    fn return_slot(&self, slot: usize) -> usize {
-        2 * self.publish + slot * self.contribution
+    /// The first byte of the return slot of contribution `n`.
+    pub(super) fn return_slot(&self, n: usize) -> usize {
+        2 * self.publish + n % self.return_slots * self.contribution
     }
+}
+
+fn header_of(epoch: u64) -> usize {
+    if epoch.is_multiple_of(2) { 0 } else { HEADER }
 }
 
 fn word_at(bytes: &[u8], place: usize) -> u64 {

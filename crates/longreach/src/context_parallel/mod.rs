@@ -2,32 +2,35 @@
 
 mod backward;
 mod call;
-mod compute;
+mod device;
 mod exchange;
 mod forward;
 mod heap;
 mod plans;
 mod returns;
+mod room;
 mod stages;
 mod statistics;
 
+use crate::array::{Array, Place};
 use crate::attention::Attention;
 use crate::error::Error;
 use crate::options::{HeapSize, Options};
 use crate::tensor::Tensor;
-use backward::KeyValueGrads;
 use call::{Call, describe};
 pub use call::{Dims, Direction};
-use compute::Threads;
+use device::{Kernels, Total};
 use exchange::{ADD, COMM, COMPUTE, RETURN, Rows};
 use forward::{Inputs, Outputs};
 use heap::Heap;
 use longreach_device::sync::{Mutex, lock};
-use longreach_device::{Pending, Stream, Timeline};
+use longreach_device::{BytesMut, Filling, Kind, Label, Parts, Pending, Slot, Stream, Timeline};
 use longreach_kernels::View;
 use longreach_plan::{Plan, Shards};
 use longreach_shmem::Team;
 pub use plans::plan;
+use returns::Grads;
+use room::Room;
 pub use statistics::Statistics;
 use std::sync::Arc;
 
@@ -47,7 +50,8 @@ struct Engine {
     add: Stream,
     team: Team,
     heap: Heap,
-    threads: Threads,
+    place: Place,
+    kernels: Arc<dyn Kernels>,
     timeline: Timeline,
     options: Options,
     calls: Mutex<Calls>,
@@ -56,6 +60,7 @@ struct Engine {
 #[derive(Default)]
 struct Calls {
     epoch: u64,
+    room: Room,
 }
 
 /// What a forward produces.
@@ -101,46 +106,54 @@ const KEPT: u64 = 256;
 enum Inner {
     Out(Arc<Pending<Outputs>>),
     Lse(Arc<Pending<Outputs>>),
-    Dq(Pending<Tensor>),
-    Dk(Arc<Pending<KeyValueGrads>>),
-    Dv(Arc<Pending<KeyValueGrads>>),
+    Dq(Pending<Total>),
+    Dk(Arc<Pending<Grads>>),
+    Dv(Arc<Pending<Grads>>),
 }
 
 impl Output {
     /// Blocks until the tensor is there. Fails when the call failed on any PE.
     pub fn wait(&self) -> Result<&Tensor, Error> {
-        let tensor = match &self.inner {
+        let array = match &self.inner {
             Inner::Out(pending) => self.host_waits(COMPUTE, || Ok(&pending.read()?.out)),
             Inner::Lse(pending) => self.host_waits(COMPUTE, || Ok(&pending.read()?.lse)),
-            Inner::Dq(pending) => self.host_waits(COMPUTE, || pending.read()),
-            Inner::Dk(pending) => self.host_waits(ADD, || Ok(&pending.read()?.dk)),
-            Inner::Dv(pending) => self.host_waits(ADD, || Ok(&pending.read()?.dv)),
+            Inner::Dq(pending) => self.host_waits(COMPUTE, || Ok(&pending.read()?.array)),
+            Inner::Dk(pending) => self.host_waits(ADD, || Ok(&pending.read()?.dk.array)),
+            Inner::Dv(pending) => self.host_waits(ADD, || Ok(&pending.read()?.dv.array)),
         }?;
-        Ok(tensor)
+        array.tensor()
     }
 
     fn host_waits<'t>(
         &self,
         role: &str,
-        read: impl FnOnce() -> Result<&'t Tensor, longreach_device::Error>,
-    ) -> Result<&'t Tensor, Error> {
+        read: impl FnOnce() -> Result<&'t Array, longreach_device::Error>,
+    ) -> Result<&'t Array, Error> {
         self.engine.team.host_waits(role, read).map_err(Error::from)
     }
 }
 
 impl ContextParallel {
     /// Starts the streams and reserves symmetric memory. Collective over the team; all PEs give the same options
-    /// (but `threads` and `before_stage`).
+    /// (but `threads`, `before_stage` and the GPU's number).
     pub fn new(team: &Team, options: &Options) -> Result<Self, Error> {
-        let heap = Heap::new(team, options)?;
+        // A PE that cannot work says so: the others would wait for it in vain.
+        let place = Place::of(options.device, team.ranks()[team.rank()]);
+        let place = place.inspect_err(|error| drop(team.fail(&error.to_string())))?;
+        let heap = Heap::new(team, &place, options)?;
         let timeline = team.timeline();
+        let stream = |role| place.stream(team, role, &timeline);
+        let [compute, comm, put, add] = [stream(COMPUTE)?, stream(COMM)?, stream(RETURN)?, stream(ADD)?];
+        let kernels = device::kernels(team, options, &compute, &add);
+        let kernels = kernels.inspect_err(|error| drop(team.fail(&error.to_string())))?;
         Ok(Self {
             engine: Arc::new(Engine {
-                compute: team.stream(COMPUTE, &timeline)?,
-                comm: team.stream(COMM, &timeline)?,
-                put: team.stream(RETURN, &timeline)?,
-                add: team.stream(ADD, &timeline)?,
-                threads: Threads::new(team, options.threads)?,
+                compute,
+                comm,
+                put,
+                add,
+                place,
+                kernels,
                 team: team.clone(),
                 heap,
                 timeline,
@@ -181,11 +194,12 @@ impl ContextParallel {
         let engine = &self.engine;
         let mut calls = lock(&engine.calls);
         let call = engine.prepare(&mut calls, q, k, v, attention).map_err(|error| engine.refused(error))?;
-        let queue = || -> Result<(Inputs, Pending<Outputs>), Error> {
-            let kv = Rows { k: Tensor::copy_of(k)?.into_elements(), v: Tensor::copy_of(v)?.into_elements() };
-            let inputs =
-                Inputs { q: Pending::ready("q", Tensor::copy_of(q)?), kv: Pending::ready("k and v", kv) };
-            let outputs = engine.queue_forward(&call, &inputs)?;
+        let mut queue = || -> Result<(Inputs, Pending<Outputs>), Error> {
+            let inputs = Inputs {
+                q: engine.bring(&call, "q", q, &engine.compute)?,
+                kv: engine.bring_rows(&call, k, v)?,
+            };
+            let outputs = engine.queue_forward(&mut calls.room, &call, &inputs)?;
             Ok((inputs, outputs))
         };
         let (inputs, outputs) = queue().map_err(|error| engine.refused(error))?;
@@ -214,9 +228,10 @@ impl Saved {
         }
         let call =
             engine.number(&mut calls, Direction::Backward, &self.attention, self.call.plan.clone(), dims);
-        let (dq, grads) = Tensor::copy_of(dout)
+        let (dq, grads) = engine
+            .bring(&call, "dout", dout, &engine.compute)
             .and_then(|dout| {
-                engine.queue_backward(&call, &self.inputs, &self.outputs, &Pending::ready("dout", dout))
+                engine.queue_backward(&mut calls.room, &call, &self.inputs, &self.outputs, &dout)
             })
             .map_err(|error| engine.refused(error))?;
         let grads = Arc::new(grads);
@@ -274,6 +289,7 @@ impl Engine {
         {
             return Err(Error::Input(format!("scale {scale}: it must be finite")));
         }
+        self.kernels.accepts(&dims)?;
         let (plan, need) = plan(self.team.size(), attention, &dims, &self.options)?;
         let own = &plan.pes[self.team.rank()];
         let rows = |what: &str, given: usize, held: usize| {
@@ -295,6 +311,41 @@ impl Engine {
         fits("a publish slot", size.publish, self.heap.publish_capacity())?;
         fits("a gradient return slot", size.contribution, self.heap.contribution_capacity())?;
         Ok(self.number(calls, Direction::Forward, attention, plan, dims))
+    }
+
+    /// Queues the copy of an input to where the engine works.
+    fn bring(
+        &self,
+        call: &Call,
+        name: &'static str,
+        view: &View,
+        stream: &Stream,
+    ) -> Result<Pending<Array>, Error> {
+        let tensor = Tensor::copy_of(view)?;
+        if matches!(self.place, Place::Host) {
+            return Ok(Pending::ready(name, Array::Host(tensor)));
+        }
+        let array = Array::new(&self.place, name, tensor.dtype(), tensor.shape())?;
+        let label = call.label(Kind::Publish, 0);
+        let mut filling = Slot::new(name, array).fill(label.clone(), stream);
+        upload(stream, label, &mut filling, 0, tensor)?;
+        Ok(filling.finish(stream)?)
+    }
+
+    /// As [`Engine::bring`], of K and V on the communication stream.
+    fn bring_rows(&self, call: &Call, k: &View, v: &View) -> Result<Pending<Rows>, Error> {
+        let [k, v] = [Tensor::copy_of(k)?, Tensor::copy_of(v)?];
+        const NAME: &str = "k and v";
+        if matches!(self.place, Place::Host) {
+            return Ok(Pending::ready(NAME, Rows { k: Array::Host(k), v: Array::Host(v) }));
+        }
+        let array = |tensor: &Tensor| Array::new(&self.place, NAME, tensor.dtype(), tensor.shape());
+        let label = call.label(Kind::Publish, 0);
+        let rows = Rows { k: array(&k)?, v: array(&v)? };
+        let mut filling = Slot::new(NAME, rows).fill(label.clone(), &self.comm);
+        upload(&self.comm, label.clone(), &mut filling, 0, k)?;
+        upload(&self.comm, label, &mut filling, 1, v)?;
+        Ok(filling.finish(&self.comm)?)
     }
 
     /// Gives a call the next epoch.
@@ -336,6 +387,24 @@ impl Engine {
             }
         }
     }
+}
+
+/// Queues the copy of `tensor` into part `part` of what a stream of a GPU fills.
+fn upload<T: Parts>(
+    stream: &Stream,
+    label: Label,
+    filling: &mut Filling<T>,
+    part: usize,
+    tensor: Tensor,
+) -> Result<(), Error> {
+    let cuda = stream.cuda().cloned();
+    stream.launch(label, (filling,), move |(filled,)| match (filled.part_mut(part), cuda) {
+        (Some(BytesMut::Gpu(memory)), Some(cuda)) => {
+            cuda.upload(tensor.elements().bytes(), memory).map_err(|error| error.into_fault())
+        }
+        _ => Err(Error::Input(format!("there is no part {part} on a GPU")).into_fault()),
+    })?;
+    Ok(())
 }
 
 /// Who holds which queries and which keys of `attention` on `pes` PEs, for `batch` batch rows.

@@ -4,35 +4,42 @@
 //! return slots; `docs/protocol.md` says why.
 
 use super::call::Call;
+use super::device::{Kernels, Total};
 use super::exchange::{ADD, RETURN, owners_in_order};
 use super::heap::{Heap, Purpose};
+use crate::array::{Array, Place, flat};
 use crate::error::Error;
-use crate::memory::filled;
-use longreach_device::{Filling, Kind, Loan, Slot, Stream};
+use longreach_device::{Bytes, BytesMut, Filling, Kind, Loan, Parts, Stream};
 use longreach_plan::Contribution;
+use longreach_shmem::Piece;
+use std::sync::Arc;
 
 /// Float32 gradients of K and V rows.
 pub(super) struct Grads {
-    pub(super) dk: Vec<f32>,
-    pub(super) dv: Vec<f32>,
+    pub(super) dk: Total,
+    pub(super) dv: Total,
 }
 
 impl Grads {
-    pub(super) fn zeros(call: &Call, rows: usize) -> Result<Self, Error> {
-        let rows = rows * call.dims.batch;
-        let zeros = |elements| filled("gradients of keys and values", 0.0, elements);
-        Ok(Self { dk: zeros(rows * call.dims.k_row())?, dv: zeros(rows * call.dims.v_row())? })
+    /// Room for so many elements of each.
+    pub(super) fn new(place: &Place, dk: usize, dv: usize) -> Result<Self, Error> {
+        const NAME: &str = "gradients of keys and values";
+        Ok(Self { dk: Total::new(flat(place, NAME, dk)?), dv: Total::new(flat(place, NAME, dv)?) })
     }
 }
 
-impl Grads {
-    /// Elements of dk and dv that a stage uses.
-    pub(super) fn lens(&self, call: &Call, stage: usize) -> (usize, usize) {
-        let rows = match stage {
-            0 => call.pe_plan().kv_rows,
-            _ => call.stage(stage).rows,
-        } * call.dims.batch;
-        (rows * call.dims.k_row(), rows * call.dims.v_row())
+/// Part 0 is dK, part 1 is dV.
+impl Parts for Grads {
+    fn part(&self, part: usize) -> Option<Bytes<'_>> {
+        [&self.dk, &self.dv].get(part)?.array.part(0)
+    }
+
+    fn part_mut(&mut self, part: usize) -> Option<BytesMut<'_>> {
+        match part {
+            0 => self.dk.array.part_mut(0),
+            1 => self.dv.array.part_mut(0),
+            _ => None,
+        }
     }
 }
 
@@ -41,34 +48,35 @@ fn tag(epoch: u64, n: usize) -> u64 {
     (epoch << 32) | (n as u64 + 1)
 }
 
-/// A run of float32 elements that lie side by side in a contribution and in the rows it belongs to.
-struct Piece {
-    value: bool,
-    /// First element among the rows.
-    row: usize,
-    /// First byte of the contribution.
-    at: usize,
-    len: usize,
+/// Rows that lie side by side in a contribution and where they belong.
+pub(super) struct Run {
+    /// Whether they are of dV, else of dK.
+    pub(super) value: bool,
+    /// The first of the rows where they belong.
+    pub(super) row: usize,
+    /// First element of the contribution.
+    pub(super) at: usize,
+    /// How many.
+    pub(super) rows: usize,
 }
 
-/// The pieces of a contribution: all keys' gradients, then all values'. With `home`, rows are the owner's; else
-/// those of the writer's stage.
-fn pieces(call: &Call, writer: usize, stage: usize, owner: usize, home: bool) -> Vec<Piece> {
+/// The runs of a contribution: all keys' gradients, then all values'. With `home`, rows are the owner's; else those of
+/// the writer's stage.
+fn runs(call: &Call, writer: usize, stage: usize, owner: usize, home: bool) -> Vec<Run> {
     let plan = &call.plan.pes[writer].stages[stage];
     let owned = call.plan.pes[owner].kv_rows;
-    let mut pieces = Vec::new();
+    let mut runs = Vec::new();
     let mut at = 0;
     for (value, width) in [(false, call.dims.k_row()), (true, call.dims.v_row())] {
         for get in plan.gets.iter().filter(|get| get.owner == owner) {
             for b in get.batch.clone() {
                 let row = if home { b * owned + get.rows.start } else { b * plan.rows + get.at };
-                let len = get.rows.len() * width;
-                pieces.push(Piece { value, row: row * width, at, len });
-                at += len * 4;
+                runs.push(Run { value, row, at, rows: get.rows.len() });
+                at += get.rows.len() * width;
             }
         }
     }
-    pieces
+    runs
 }
 
 /// Queues this PE's contributions of `stage`, which lie in `grads`, on the return stream.
@@ -93,28 +101,19 @@ pub(super) fn send(
             })?;
         let tag = tag(call.epoch, n);
         let operation = call.operation("gradient return", stage);
-        let granted = heap.clone();
-        stream.launch(call.label(Kind::Wait, stage).peer(owner), (), move |()| {
-            let word = granted.word(Purpose::Granted, owner);
-            granted
-                .signals
-                .wait(word, tag, RETURN, owner, ADD, operation)
-                .map_err(|error| Error::from(error).into_fault())
-        })?;
-        let pieces = pieces(call, me, stage, owner, false);
-        let bytes = pieces.iter().map(|piece| piece.len as u64 * 4).sum();
-        let heap = heap.clone();
-        stream.launch(call.label(Kind::Put, stage).bytes(bytes).peer(owner), (grads,), move |(grads,)| {
-            let put = || -> Result<(), Error> {
-                for piece in pieces {
-                    let rows = if piece.value { &grads.dv } else { &grads.dk };
-                    let bytes = bytemuck::cast_slice(&rows[piece.row..piece.row + piece.len]);
-                    heap.write_contribution(owner, n % heap.return_slots, piece.at, bytes)?;
-                }
-                Ok(heap.signals.set(owner, heap.word(Purpose::Arrived, me), tag)?)
-            };
-            put().map_err(Error::into_fault)
-        })?;
+        let (word, label) = (heap.word(Purpose::Granted, owner), call.label(Kind::Wait, stage).peer(owner));
+        heap.signals.wait_on(stream, label, word, tag, owner, ADD, operation)?;
+        let slot = heap.return_slot(n);
+        let piece = |run: Run| {
+            let row = if run.value { call.dims.v_row() } else { call.dims.k_row() } * 4;
+            let (part, there) = (usize::from(run.value), slot + run.at * 4);
+            Piece { part, here: run.row * row, there, len: run.rows * row }
+        };
+        let pieces: Vec<Piece> = runs(call, me, stage, owner, false).into_iter().map(piece).collect();
+        let bytes = pieces.iter().map(|piece| piece.len as u64).sum();
+        let label = call.label(Kind::Put, stage).bytes(bytes).peer(owner);
+        let arrived = heap.word(Purpose::Arrived, me);
+        heap.buffer.put_signal(stream, label, owner, pieces, grads, &heap.signals, arrived, tag)?;
     }
     Ok(())
 }
@@ -140,51 +139,37 @@ fn grant(
     Ok(heap.signals.set_on(stream, label, contribution.writer, word, tag(call.epoch, n))?)
 }
 
-/// Queues the adding of all contributions to this PE's rows into `home`, in the plan's order.
+/// Elements of the largest contribution to this PE's rows.
+pub(super) fn largest(call: &Call) -> usize {
+    let contributions = call.plan.contributions(call.me);
+    contributions.iter().map(|contribution| elements(call, contribution)).max().unwrap_or(0)
+}
+
+/// Queues the adding of all contributions to this PE's rows into `home`, in the plan's order; each is brought into
+/// `arrived` first.
 pub(super) fn add_all(
     heap: &Heap,
     stream: &Stream,
+    kernels: &Arc<dyn Kernels>,
     call: &Call,
+    arrived: &mut Filling<Array>,
     home: &mut Filling<Grads>,
 ) -> Result<(), Error> {
     let contributions = call.plan.contributions(call.me);
-    let largest =
-        contributions.iter().map(|contribution| contribution_elements(call, contribution)).max().unwrap_or(0);
-    let mut scratch = Slot::new("arrived contribution", filled("an arrived contribution", 0f32, largest)?)
-        .fill(call.label(Kind::Wait, 0), stream);
     for (n, contribution) in contributions.iter().enumerate() {
         let (writer, stage) = (contribution.writer, contribution.stage);
-        let arrived = heap.clone();
         let operation = call.operation("gradient return", stage);
-        stream.launch(call.label(Kind::Wait, stage).peer(writer), (), move |()| {
-            let word = arrived.word(Purpose::Arrived, writer);
-            let tag = tag(operation.epoch, n);
-            arrived
-                .signals
-                .wait(word, tag, ADD, writer, RETURN, operation)
-                .map_err(|error| Error::from(error).into_fault())
+        let (word, label) = (heap.word(Purpose::Arrived, writer), call.label(Kind::Wait, stage).peer(writer));
+        heap.signals.wait_on(stream, label, word, tag(call.epoch, n), writer, RETURN, operation)?;
+        let len = elements(call, contribution) * 4;
+        let label = call.label(Kind::Add, stage).peer(writer);
+        let piece = vec![Piece::first(len, heap.return_slot(n))];
+        heap.buffer.get(stream, label.clone(), call.me, piece, arrived)?;
+        let runs = runs(call, writer, stage, call.me, true);
+        let (own, kernels) = (call.clone(), kernels.clone());
+        stream.launch(label.bytes(len as u64), (&mut *home, &mut *arrived), move |(home, arrived)| {
+            kernels.add(&own, arrived, &runs, home).map_err(Error::into_fault)
         })?;
-        let pieces = pieces(call, writer, stage, call.me, true);
-        let elements = contribution_elements(call, contribution);
-        let (source, me) = (heap.clone(), call.me);
-        stream.launch(
-            call.label(Kind::Add, stage).bytes(elements as u64 * 4).peer(writer),
-            (&mut *home, &mut scratch),
-            move |(home, scratch)| {
-                let arrived = &mut scratch[..elements];
-                source
-                    .read_contribution(me, n % source.return_slots, 0, bytemuck::cast_slice_mut(arrived))
-                    .map_err(Error::into_fault)?;
-                for piece in pieces {
-                    let rows = if piece.value { &mut home.dv } else { &mut home.dk };
-                    let from = &arrived[piece.at / 4..piece.at / 4 + piece.len];
-                    for (sum, term) in rows[piece.row..piece.row + piece.len].iter_mut().zip(from) {
-                        *sum += term;
-                    }
-                }
-                Ok(())
-            },
-        )?;
         let next = n + heap.return_slots;
         if let Some(contribution) = contributions.get(next) {
             grant(heap, stream, call, next, contribution)?;
@@ -193,6 +178,6 @@ pub(super) fn add_all(
     Ok(())
 }
 
-fn contribution_elements(call: &Call, contribution: &Contribution) -> usize {
+fn elements(call: &Call, contribution: &Contribution) -> usize {
     contribution.rows * (call.dims.k_row() + call.dims.v_row())
 }

@@ -1,60 +1,47 @@
 //! The order of a call's stages on the host: gets are queued ahead of the tiles that need them.
 
 use super::Engine;
-use super::call::Call;
+use super::call::{Call, Direction};
 use super::exchange::{Exchange, Rows};
+use super::room::{Room, UNDER_WAY};
 use crate::error::Error;
-use crate::tensor::Elements;
-use longreach_device::{Kind, Loan, Pending, Slot};
-use longreach_kernels::View;
+use longreach_device::{Kind, Label, Loan, Pending};
+use longreach_kernels::{flops_backward, flops_forward};
+use longreach_plan::Tile;
 use std::collections::VecDeque;
-
-/// Fetched stages that may be under way while another one computes.
-const PREFETCH: usize = 2;
-
-const FETCHED: &str = "fetched rows";
-
-/// Slots for the fetched stages, as many as can be in use at a time.
-fn slots(call: &Call) -> Result<Vec<Slot<Rows>>, Error> {
-    let stages = &call.pe_plan().stages[1..];
-    let rows = stages.iter().map(|stage| stage.rows).max().unwrap_or(0) * call.dims.batch;
-    (0..PREFETCH.min(stages.len()))
-        .map(|_| {
-            let k = Elements::zeros(FETCHED, call.dims.dtype, rows * call.dims.k_row())?;
-            let v = Elements::zeros(FETCHED, call.dims.dtype, rows * call.dims.v_row())?;
-            Ok(Slot::new(FETCHED, Rows { k, v }))
-        })
-        .collect()
-}
+use std::ops::Range;
 
 /// Calls `compute` for each stage in order, stage 0 with this PE's `own` rows, the others with what was fetched;
 /// it queues the stage's work on the compute stream. Gets of later stages are queued ahead.
 pub(super) fn each_stage(
     engine: &Engine,
+    room: &mut Room,
     call: &Call,
     exchange: &mut Exchange,
     own: &Pending<Rows>,
-    mut compute: impl FnMut(usize, &Loan<'_, Rows>) -> Result<(), Error>,
+    mut compute: impl FnMut(&mut Room, usize, &Loan<'_, Rows>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut fetched: VecDeque<Pending<Rows>> = VecDeque::new();
-    for slot in slots(call)? {
-        fetched.push_back(exchange.fetch(fetched.len() + 1, slot)?);
+    for stage in 1..=call.fetched().min(UNDER_WAY) {
+        fetched.push_back(exchange.fetch(stage, room.rows(&engine.place, call)?)?);
     }
     let loan = own.on(call.label(Kind::Wait, 0), &engine.compute);
     begin(engine, call, 0)?;
-    compute(0, &loan)?;
+    compute(room, 0, &loan)?;
     loan.give_back(&engine.compute)?;
     let mut stage = 0;
     while let Some(pending) = fetched.pop_front() {
         stage += 1;
         let loan = pending.on(call.label(Kind::Wait, stage), &engine.compute);
         begin(engine, call, stage)?;
-        compute(stage, &loan)?;
+        compute(room, stage, &loan)?;
         loan.give_back(&engine.compute)?;
         let slot = pending.reuse()?;
         let next = stage + 1 + fetched.len();
         if next <= call.fetched() {
             fetched.push_back(exchange.fetch(next, slot)?);
+        } else {
+            room.put_rows(slot);
         }
     }
     Ok(())
@@ -74,16 +61,43 @@ fn begin(engine: &Engine, call: &Call, stage: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Views of a stage's K `[batch, rows, kv heads, head_dim]` and V `[batch, rows, kv heads, value_dim]`.
-pub(super) fn views<'a>(call: &Call, stage: usize, rows: &'a Rows) -> Result<(View<'a>, View<'a>), Error> {
+/// Tiles that one launch computes, with what they cost.
+pub(super) struct Batch {
+    pub(super) tiles: Range<usize>,
+    pub(super) label: Label,
+}
+
+/// Cuts the tiles of a stage into launches of at most so many operations, in order.
+pub(super) fn batches(call: &Call, stage: usize, most: u64) -> Vec<Batch> {
     let dims = &call.dims;
-    let count = match stage {
-        0 => call.pe_plan().kv_rows,
-        _ => call.stage(stage).rows,
-    };
-    let view = |data: &'a Elements, dim| {
-        View::contiguous(data.data(), [dims.batch, count, dims.kv_heads, dim])
-            .map_err(|error| Error::Input(error.to_string()))
-    };
-    Ok((view(&rows.k, dims.head_dim)?, view(&rows.v, dims.value_dim)?))
+    let (heads, dk, dv) = (dims.q_heads as u64, dims.head_dim as u64, dims.value_dim as u64);
+    let mut batches: Vec<Batch> = Vec::new();
+    for (i, tile) in call.stage(stage).tiles.iter().enumerate() {
+        let pairs = tile.visible_pairs();
+        let flops = match call.direction {
+            Direction::Forward => flops_forward(pairs, heads, dk, dv),
+            Direction::Backward => flops_backward(pairs, heads, dk, dv),
+        };
+        match batches.last_mut() {
+            Some(batch) if batch.label.flops.saturating_add(flops) <= most => {
+                batch.tiles.end = i + 1;
+                batch.label.flops += flops;
+            }
+            _ => batches.push(Batch { tiles: i..i + 1, label: call.label(Kind::Tile, stage).flops(flops) }),
+        }
+    }
+    batches
+}
+
+/// The plan's tiles as kernels take them.
+pub(super) fn kernel_tiles(tiles: &[Tile]) -> Vec<longreach_kernels::Tile<'_>> {
+    tiles
+        .iter()
+        .map(|tile| longreach_kernels::Tile {
+            batch: tile.batch.clone(),
+            q: tile.q.clone(),
+            kv: &tile.kv,
+            band: &tile.band,
+        })
+        .collect()
 }

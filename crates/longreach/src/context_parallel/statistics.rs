@@ -55,7 +55,7 @@ impl Engine {
             )));
         }
         self.synchronize()?;
-        Ok(statistics(call, self.timeline.take(call.epoch)))
+        Ok(statistics(call, self.timeline.take(call.epoch)?))
     }
 }
 

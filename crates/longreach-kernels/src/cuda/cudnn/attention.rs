@@ -101,11 +101,7 @@ impl Problem {
         if q_heads % kv_heads != 0 {
             return wrong(format!("{q_heads} query heads are no multiple of {kv_heads} key heads"));
         }
-        for dim in [head_dim, value_dim] {
-            if dim % 8 != 0 || !(8..=256).contains(&dim) {
-                return wrong(format!("head dimension {dim}: cuDNN takes multiples of 8 up to 256"));
-            }
-        }
+        [head_dim, value_dim].into_iter().try_for_each(check_dim)?;
         if q_len == 1 && kv_len == 1 {
             return wrong("cuDNN refuses one query with one key: add a row".to_owned());
         }
@@ -128,6 +124,14 @@ impl Problem {
     pub(super) fn of_rows(&self) -> [i64; 4] {
         self.dims(self.q_len, self.q_heads, 1)
     }
+}
+
+/// Refuses a head dimension that cuDNN does not take.
+pub(in crate::cuda) fn check_dim(dim: i64) -> Result<(), Error> {
+    if dim % 8 == 0 && (8..=256).contains(&dim) {
+        return Ok(());
+    }
+    Err(Error::Refused(format!("head dimension {dim}: cuDNN takes multiples of 8 up to 256; pad with zeros")))
 }
 
 /// Strides in the graph's order of dimensions: batch, head, row, column.

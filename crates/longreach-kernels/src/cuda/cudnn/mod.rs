@@ -12,6 +12,7 @@ mod graph;
 mod library;
 mod plan;
 
+pub(in crate::cuda) use attention::check_dim;
 pub use attention::{Bound, Element, MaskValues, Problem, Rows};
 pub use backward::{Backward, backward};
 pub use forward::{Forward, forward};

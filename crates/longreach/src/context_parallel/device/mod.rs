@@ -1,0 +1,124 @@
+//! Where an engine works: its memory, its streams, and the kernels that run on them.
+
+mod cpu;
+#[cfg(target_os = "linux")]
+mod cuda;
+
+use super::call::{Call, Dims};
+use super::exchange::Rows;
+use super::forward::{Carried, Outputs};
+use super::returns::{Grads, Run};
+use crate::array::{Array, Place};
+use crate::error::Error;
+use crate::options::{Device, Options};
+use longreach_device::cuda::Gpu;
+use longreach_device::{Stream, Timeline};
+use longreach_kernels::Tile;
+#[cfg(target_os = "linux")]
+pub(super) use longreach_kernels::cuda::{State, Sum};
+use longreach_shmem::Team;
+use std::sync::Arc;
+
+/// What kernels of a GPU know of a forward's state; there are none here.
+#[cfg(not(target_os = "linux"))]
+pub(super) enum State {}
+/// What kernels of a GPU know of a gradient; there are none here.
+#[cfg(not(target_os = "linux"))]
+pub(super) enum Sum {}
+
+/// What tiles of a backward read.
+pub(super) struct Operands<'a> {
+    pub(super) q: &'a Array,
+    pub(super) rows: &'a Rows,
+    pub(super) dout: &'a Array,
+    pub(super) outputs: &'a Outputs,
+    pub(super) delta: &'a Array,
+}
+
+/// A gradient that tiles add to in float32.
+pub(super) struct Total {
+    pub(super) array: Array,
+    /// On a GPU, what its kernels know of the array.
+    pub(super) sum: Option<Sum>,
+}
+
+impl Total {
+    pub(super) fn new(array: Array) -> Self {
+        Self { array, sum: None }
+    }
+}
+
+/// The kernels of an engine. All but `add` are for work on the compute stream, `add` for work on the adding stream.
+pub(super) trait Kernels: Send + Sync {
+    /// A launch is filled with tiles up to so many operations.
+    fn launch_flops(&self) -> u64;
+    /// Refuses what the kernels do not take.
+    fn accepts(&self, dims: &Dims) -> Result<(), Error>;
+    /// Makes the state that of rows which have seen no key.
+    fn reset(&self, call: &Call, carried: &mut Carried) -> Result<(), Error>;
+    /// Adds tiles of a stage to the state.
+    fn forward(
+        &self,
+        call: &Call,
+        stage: usize,
+        tiles: &[Tile],
+        q: &Array,
+        rows: &Rows,
+        carried: &mut Carried,
+    ) -> Result<(), Error>;
+    /// Normalises the state.
+    fn finish(&self, call: &Call, carried: &mut Carried, outputs: &mut Outputs) -> Result<(), Error>;
+    /// Elements that delta has for so many rows.
+    fn delta_len(&self, rows: usize) -> usize;
+    /// Sums `out * dout` over each row.
+    fn delta(&self, dout: &Array, outputs: &Outputs, delta: &mut Array) -> Result<(), Error>;
+    /// Makes a gradient of `shape` zero.
+    fn clear(&self, total: &mut Total, shape: [usize; 4]) -> Result<(), Error>;
+    /// Adds tiles of a stage to the gradients.
+    fn backward(
+        &self,
+        call: &Call,
+        stage: usize,
+        tiles: &[Tile],
+        operands: &Operands,
+        dq: &mut Total,
+        grads: &mut Grads,
+    ) -> Result<(), Error>;
+    /// Makes a gradient's memory hold what it stands for.
+    fn settle(&self, total: &mut Total) -> Result<(), Error>;
+    /// Adds rows of a contribution, of which each run says where they are and where they belong.
+    fn add(&self, call: &Call, arrived: &Array, runs: &[Run], home: &mut Grads) -> Result<(), Error>;
+}
+
+impl Place {
+    /// Where PE `pe` works. Not collective.
+    pub(super) fn of(device: Device, pe: usize) -> Result<Self, Error> {
+        match device {
+            Device::Cpu => Ok(Place::Host),
+            Device::Cuda(Some(ordinal)) => Ok(Place::Gpu(Gpu::open(ordinal)?)),
+            Device::Cuda(None) => Ok(Place::Gpu(Gpu::open(pe % Gpu::count()?.max(1))?)),
+        }
+    }
+
+    pub(super) fn stream(&self, team: &Team, role: &str, timeline: &Timeline) -> Result<Stream, Error> {
+        Ok(match self {
+            Place::Host => team.stream(role, timeline)?,
+            Place::Gpu(gpu) => team.stream_on(role, timeline, gpu)?,
+        })
+    }
+}
+
+/// The kernels for streams of `place`.
+pub(super) fn kernels(
+    team: &Team,
+    options: &Options,
+    compute: &Stream,
+    add: &Stream,
+) -> Result<Arc<dyn Kernels>, Error> {
+    #[cfg(target_os = "linux")]
+    if let Some((compute, add)) = compute.cuda().zip(add.cuda()) {
+        return Ok(Arc::new(cuda::Kernels::new(team, options, compute, add)?));
+    }
+    let _ = (compute, add);
+    Ok(Arc::new(cpu::Kernels::new(team, options.threads)?))
+}
