@@ -7,7 +7,7 @@ use crate::values::{
     MOST_SECONDS, MOST_THREADS, Memory, SCALES, Window, layout, scale, seconds, stages, whole,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use longreach::{Layout, MOST_PES, Stages};
+use longreach::{Device, Layout, MOST_PES, Stages};
 use longreach_plan::MAX_LEN;
 #[cfg(unix)]
 use std::ffi::OsString;
@@ -66,6 +66,25 @@ impl Transport {
     }
 }
 
+/// What PEs compute on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceKind {
+    /// Threads of the CPU.
+    Cpu,
+    /// GPUs of NVIDIA, which the PEs take in turn.
+    Cuda,
+}
+
+impl DeviceKind {
+    /// As the engine takes it.
+    pub const fn device(self) -> Device {
+        match self {
+            Self::Cpu => Device::Cpu,
+            Self::Cuda => Device::Cuda(None),
+        }
+    }
+}
+
 /// The mask's main shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MaskKind {
@@ -110,6 +129,9 @@ pub struct AttendArgs {
     /// How bytes travel between PEs
     #[arg(long, value_enum, default_value = "threads")]
     pub transport: Transport,
+    /// What PEs compute on
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub device: DeviceKind,
     /// Compute threads a PE [default: cores / pes, at least 1]
     #[arg(long, value_name = "N", value_parser = threads, allow_hyphen_values = true)]
     pub threads: Option<usize>,

@@ -14,7 +14,8 @@ use crate::request::{Problem, Request, threads_of};
 use crate::results::{Results, Runs};
 use crate::run::{self, Planned, Way};
 use crate::{stdout, trace};
-use longreach::{World, reference};
+use longreach::reference::accuracy::Accuracy;
+use longreach::{Device, World, reference};
 use longreach_kernels::DType;
 
 /// Computes what was asked for; returns the exit status.
@@ -62,7 +63,10 @@ fn compute(
 ) -> Result<Computed, Error> {
     let problem = &request.problem;
     let passes = if problem.dout.is_some() { "forward and backward" } else { "forward" };
-    let what = format!("{passes} on {} PEs x {} threads", problem.pes, problem.threads);
+    let what = match problem.device {
+        Device::Cpu => format!("{passes} on {} PEs x {} threads", problem.pes, problem.threads),
+        Device::Cuda(_) => format!("{passes} on {} PEs on GPUs", problem.pes),
+    };
     let guard = Guard::new(world, request.fault.clone(), request.json);
     let runs = progress.step(&what, || planned.run(world, progress));
     let failed = if runs.is_err() { guard.tell()? } else { None };
@@ -124,7 +128,7 @@ fn compare(problem: &Problem, results: &Results, progress: &Progress) -> Result<
     let one = match problem.pes {
         1 => None,
         _ => {
-            let way = Way::one_device(threads_of(1));
+            let way = Way::one_device(problem, threads_of(1));
             let work = || run::run(problem, &way, progress);
             Some(progress.step("the same on one PE", work)?)
         }
@@ -140,7 +144,13 @@ fn compare(problem: &Problem, results: &Results, progress: &Progress) -> Result<
                 reference::backward_of(&forward, &q, &k, &v, &dout.view(), bands, scale)
             })?),
         };
-        check::compare(results, one, &forward, backward.as_ref())
+        check::compare(
+            results,
+            one,
+            &forward,
+            backward.as_ref(),
+            &Accuracy::of(problem.device, problem.sizes.dtype),
+        )
     };
     rows().map_err(|mismatch| Error::Run(format!("the check cannot be made: {mismatch}")))
 }

@@ -1,7 +1,7 @@
 //! `--check`: errors against float64 beside those of one device.
 
 use crate::results::Results;
-use longreach::reference::accuracy::{RATIO_LIMIT, SLACK};
+use longreach::reference::accuracy::{Accuracy, Rule};
 use longreach::reference::{self, Errors};
 
 /// The errors of one tensor.
@@ -13,18 +13,19 @@ pub struct Row {
     pub errors: Errors,
     /// Relative error of the same engine on one PE.
     pub one_device: f64,
+    /// What errors may be.
+    pub rule: Rule,
 }
 
 impl Row {
     /// Whether the accuracy rule is met.
     pub fn passed(&self) -> bool {
-        reference::passes(self.errors, self.one_device)
+        self.rule.passes(self.errors, self.one_device)
     }
 
     /// Whether the rule is not met although several PEs are as good as one device.
     fn lost_by_one_device(&self) -> bool {
-        let beyond = self.errors.relative - RATIO_LIMIT * self.one_device;
-        !self.passed() && self.one_device.is_finite() && beyond <= SLACK
+        !self.passed() && self.one_device.is_finite() && self.rule.keeps_up(self.errors, self.one_device)
     }
 }
 
@@ -53,18 +54,20 @@ pub fn compare(
     one_device: &Results,
     forward: &reference::Forward,
     backward: Option<&reference::Backward>,
+    accuracy: &Accuracy,
 ) -> Result<Vec<Row>, reference::Mismatch> {
-    let row = |name, of: &dyn Fn(&Results) -> Result<Errors, reference::Mismatch>| {
-        Ok(Row { name, errors: of(results)?, one_device: of(one_device)?.relative })
+    let row = |name, rule, of: &dyn Fn(&Results) -> Result<Errors, reference::Mismatch>| {
+        Ok(Row { name, errors: of(results)?, one_device: of(one_device)?.relative, rule })
     };
+    let Accuracy { forward: outputs, lse, gradients } = *accuracy;
     let mut rows = vec![
-        row("out", &|results| forward.out_errors(&results.out))?,
-        row("lse", &|results| forward.lse_errors(&results.lse))?,
+        row("out", outputs, &|results| forward.out_errors(&results.out))?,
+        row("lse", lse, &|results| forward.lse_errors(&results.lse))?,
     ];
     if let Some(exact) = backward {
-        rows.push(row("dq", &|results| forward.dq_errors(&results.dq, exact))?);
-        rows.push(row("dk", &|results| exact.dk_errors(&results.dk))?);
-        rows.push(row("dv", &|results| exact.dv_errors(&results.dv))?);
+        rows.push(row("dq", gradients, &|results| forward.dq_errors(&results.dq, exact))?);
+        rows.push(row("dk", gradients, &|results| exact.dk_errors(&results.dk))?);
+        rows.push(row("dv", gradients, &|results| exact.dv_errors(&results.dv))?);
     }
     Ok(rows)
 }
@@ -74,7 +77,7 @@ mod tests {
     use super::*;
 
     fn row(name: &'static str, relative: f64, one_device: f64) -> Row {
-        Row { name, errors: Errors { max_abs: relative, relative }, one_device }
+        Row { name, errors: Errors { max_abs: relative, relative }, one_device, rule: Rule::CPU }
     }
 
     #[test]

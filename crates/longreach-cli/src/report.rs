@@ -35,11 +35,12 @@ impl Report<'_> {
     pub fn text(&self) -> String {
         let sizes = &self.problem.sizes;
         let mut text = format!(
-            "{} PEs ({}), batch {}, {} queries x {} keys, heads {}/{}, dim {}/{}, {}\n\
+            "{} PEs ({}, {}), batch {}, {} queries x {} keys, heads {}/{}, dim {}/{}, {}\n\
              mask {}, layout {}, {} fetched stages\n\
              need beyond inputs and outputs: {}\n\n",
             self.problem.pes,
             self.problem.transport.name(),
+            self.problem.device.kind(),
             sizes.batch,
             sizes.q_len,
             sizes.kv_len,
@@ -123,7 +124,7 @@ impl Report<'_> {
         json!({
             "pes": self.problem.pes,
             "transport": self.problem.transport.name(),
-            "device": "cpu",
+            "device": self.problem.device.kind(),
             "dtype": sizes.dtype.name(),
             "batch": sizes.batch,
             "q_len": sizes.q_len,
@@ -201,11 +202,12 @@ fn number(x: f64) -> Option<f64> {
 mod tests {
     use super::*;
     use longreach::reference::Errors;
+    use longreach::reference::accuracy::Rule;
 
     #[test]
     fn an_error_that_is_not_finite_is_null_and_fails() {
         let errors = Errors { max_abs: f64::INFINITY, relative: f64::INFINITY };
-        let row = Row { name: "out", errors, one_device: 1e-7 };
+        let row = Row { name: "out", errors, one_device: 1e-7, rule: Rule::CPU };
         assert!(!row.passed());
         assert_eq!(number(row.errors.relative), None);
         assert!(check_table(&[row]).contains("FAILED"));

@@ -10,7 +10,7 @@ use crate::mask::{Asked, Lengths};
 use crate::output::check_path;
 use crate::same_file::Identity;
 use crate::tensors::Tensor;
-use longreach::{Layout, Stages};
+use longreach::{Device, Layout, Stages};
 use longreach_kernels::DType;
 use longreach_plan::{Bands, Mask};
 use std::path::PathBuf;
@@ -39,6 +39,10 @@ pub struct Problem {
     pub pes: usize,
     /// How bytes travel.
     pub transport: Transport,
+    /// What PEs compute on.
+    pub device: Device,
+    /// Whether only kernels are used that give the same bits every time.
+    pub deterministic: bool,
     /// Compute threads a PE.
     pub threads: usize,
     /// Who holds what.
@@ -114,6 +118,8 @@ impl Request {
                 scale,
                 pes,
                 transport: args.transport,
+                device: args.device.device(),
+                deterministic: args.deterministic,
                 threads: threads(args.threads, pes, args.transport)?,
                 layout: args.layout,
                 stages: args.stages.unwrap_or(usual_stages),

@@ -35,15 +35,23 @@ impl Way {
             stages: problem.stages,
             memory: problem.memory,
             threads: problem.threads,
+            device: problem.device,
+            deterministic: problem.deterministic,
             ..Options::default()
         };
         Self { pes: problem.pes, options, repeat, fault: None }
     }
 
     /// On one PE with the whole sequence in order: what others are compared with.
-    pub fn one_device(threads: usize) -> Self {
-        let options =
-            Options { layout: Layout::Contiguous, stages: Stages::Exactly(1), threads, ..Options::default() };
+    pub fn one_device(problem: &Problem, threads: usize) -> Self {
+        let options = Options {
+            layout: Layout::Contiguous,
+            stages: Stages::Exactly(1),
+            threads,
+            device: problem.device,
+            deterministic: problem.deterministic,
+            ..Options::default()
+        };
         Self { pes: 1, options, repeat: 1, fault: None }
     }
 }

@@ -32,8 +32,8 @@ pub use longreach_device::{Kind, Label, Span};
 pub use longreach_kernels::{ConvertError, DType, Data, View, ViewError, gemm_rate};
 pub use longreach_plan::{Band, Bands, Documents, Edge, Layout, Mask, Need, PePlan, Plan, Shards};
 pub use longreach_shmem::{
-    Error as ShmemError, Failure, FailureKind, MOST_PES, Operation, Pe, Rendezvous, Signals, Symmetric, Team,
-    World,
+    Error as ShmemError, Failure, FailureKind, MOST_PES, Operation, Pe, Piece, Rendezvous, Signals,
+    Symmetric, Team, World,
 };
 pub use options::{Device, HeapSize, Hook, Options, StageHook, Stages};
 pub use sharding::{shard, unshard};

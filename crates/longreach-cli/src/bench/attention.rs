@@ -11,7 +11,7 @@ use crate::run::{self, Way};
 use crate::stats::{Pass, median};
 use crate::stdout;
 use crate::table::{Table, milliseconds};
-use longreach::{Layout, Stages};
+use longreach::{Device, Layout, Stages};
 use longreach_kernels::{DType, GemmRate, gemm_rate};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -80,6 +80,8 @@ fn problem(args: &BenchArgs) -> Result<Problem, Error> {
         scale: (args.head_dim as f64).powf(-0.5),
         pes: args.pes,
         transport: Transport::Threads,
+        device: Device::Cpu,
+        deterministic: false,
         threads: threads(args.threads, args.pes, Transport::Threads)?,
         layout: Layout::Zigzag,
         stages: Stages::Auto,

@@ -10,7 +10,7 @@ use crate::place::{self, Place};
 use crate::stats::median;
 use crate::stdout;
 use crate::table::Table;
-use longreach::{Kind, Label, Operation, Pe, ShmemError, Signals, Symmetric, World};
+use longreach::{Kind, Label, Operation, Pe, Piece, ShmemError, Signals, Symmetric, World};
 use longreach_device::{Slot, Stream};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -138,7 +138,7 @@ fn gets(
     let begin = Instant::now();
     let mut filling = slot.fill(label(), stream);
     for _ in 0..ROUND / bytes {
-        buffer.get(stream, label(), 1, 0, &mut filling)?;
+        buffer.get(stream, label(), 1, vec![Piece::first(bytes, 0)], &mut filling)?;
     }
     let got = filling.finish(stream)?;
     assert_eq!(got.read()?.last(), Some(&5), "what the other PE has written");

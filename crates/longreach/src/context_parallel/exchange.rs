@@ -82,10 +82,6 @@ impl<'c> Exchange<'c> {
                 heap.signals.wait_on(self.comm, label, word, before, peer, COMM, operation)?;
             }
         }
-        let (header, description) = (heap.clone(), call.description.clone());
-        self.comm.launch(call.label(Kind::Publish, 0), (), move |()| {
-            header.write_header(me, epoch, &description).map_err(Error::into_fault)
-        })?;
         if !call.plan.readers(me).is_empty() {
             let [k, v] = call.kv_bytes(me);
             let there = heap.publication(epoch);
@@ -98,6 +94,11 @@ impl<'c> Exchange<'c> {
             heap.buffer.put(self.comm, label, me, pieces, &loan)?;
             loan.give_back(self.comm)?;
         }
+        // Behind the rows: a header that is there says that they are.
+        let (header, description) = (heap.clone(), call.description.clone());
+        self.comm.launch(call.label(Kind::Publish, 0), (), move |()| {
+            header.write_header(me, epoch, &description).map_err(Error::into_fault)
+        })?;
         for peer in self.peers() {
             let word = heap.word(Purpose::Published, me);
             heap.signals.set_on(self.comm, call.label(Kind::Publish, 0).peer(peer), peer, word, epoch)?;

@@ -5,13 +5,63 @@
 //! no comparison passes by way of a NaN.
 
 use super::{Backward, Exact, Forward, Mismatch, expect};
+use crate::options::Device;
+use longreach_kernels::DType;
 
-/// One device must be at least this close to float64.
-pub const ONE_DEVICE_LIMIT: f64 = 5e-6;
-/// Several PEs may have this multiple of the one-device error,
-pub const RATIO_LIMIT: f64 = 1.1;
-/// and this much more, which is about the rounding of one float32 operation.
-pub const SLACK: f64 = 2e-7;
+/// What errors of one tensor may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rule {
+    /// One device must be at least this close to float64.
+    pub one_device: f64,
+    /// Several PEs may have this multiple of the one-device error,
+    pub ratio: f64,
+    /// and this much more.
+    pub slack: f64,
+}
+
+impl Rule {
+    /// On a CPU, whatever the inputs' type. The slack is about the rounding of one float32 operation.
+    pub const CPU: Self = Self { one_device: 5e-6, ratio: 1.1, slack: 2e-7 };
+
+    /// Whether errors are within the rule, given the relative error of the same call on one device.
+    pub fn passes(&self, errors: Errors, one_device_relative: f64) -> bool {
+        // Written so that a NaN anywhere fails: each comparison must be true.
+        one_device_relative <= self.one_device && self.keeps_up(errors, one_device_relative)
+    }
+
+    /// Whether errors are as small as those of one device allow.
+    pub fn keeps_up(&self, errors: Errors, one_device_relative: f64) -> bool {
+        errors.relative <= self.ratio * one_device_relative + self.slack
+    }
+}
+
+/// The rules of a call's tensors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Accuracy {
+    /// For the output.
+    pub forward: Rule,
+    /// For the log-sum-exp.
+    pub lse: Rule,
+    /// For dq, dk and dv.
+    pub gradients: Rule,
+}
+
+impl Accuracy {
+    /// The rules on `device` for inputs of `dtype`. On a GPU the library's kernels multiply in the inputs' type and give
+    /// their results in it; several calls of them add up to no more than one, but for gradients, whose parts are rounded.
+    pub fn of(device: Device, dtype: DType) -> Self {
+        if device == Device::Cpu {
+            return Self { forward: Rule::CPU, lse: Rule::CPU, gradients: Rule::CPU };
+        }
+        // A few roundings: the type's unit is 2^-8 for bf16 and 2^-11 for f16.
+        let one_device = if dtype == DType::F16 { 2e-3 } else { 1.2e-2 };
+        Self {
+            forward: Rule { one_device, ratio: 1.1, slack: 2e-7 },
+            lse: Rule { one_device: 5e-6, ratio: 1.1, slack: 2e-6 },
+            gradients: Rule { one_device, ratio: 1.3, slack: 2e-7 },
+        }
+    }
+}
 
 /// How far a tensor is from its reference; infinite where it is not finite or a row without keys is not empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,12 +74,6 @@ pub struct Errors {
 
 impl Errors {
     const WRONG: Self = Self { max_abs: f64::INFINITY, relative: f64::INFINITY };
-}
-
-/// Whether errors are within the rule, given the relative error of the same call on one device.
-pub fn passes(errors: Errors, one_device_relative: f64) -> bool {
-    // Written so that a NaN anywhere fails: each comparison must be true.
-    one_device_relative <= ONE_DEVICE_LIMIT && errors.relative <= RATIO_LIMIT * one_device_relative + SLACK
 }
 
 impl Forward {

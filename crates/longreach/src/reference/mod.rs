@@ -14,7 +14,7 @@ mod forward;
 mod rows;
 mod vector;
 
-pub use accuracy::{Errors, passes};
+pub use accuracy::Errors;
 pub use backward::{Backward, backward, backward_of};
 pub use forward::{Forward, forward};
 

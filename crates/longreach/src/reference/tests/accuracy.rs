@@ -1,4 +1,10 @@
-use super::super::accuracy::{Errors, ONE_DEVICE_LIMIT, passes};
+use super::super::accuracy::{Errors, Rule};
+
+const ONE_DEVICE_LIMIT: f64 = Rule::CPU.one_device;
+
+fn passes(errors: Errors, one_device: f64) -> bool {
+    Rule::CPU.passes(errors, one_device)
+}
 use super::super::{Backward, Forward, backward_of, forward};
 use super::{band, causal, near, noise, to_f32, view};
 use longreach_plan::Edge;
