@@ -75,6 +75,10 @@ impl Event {
         match *self {}
     }
 
+    pub(crate) fn query(&self) -> Result<bool, Error> {
+        match *self {}
+    }
+
     pub(crate) fn synchronize(&self) -> Result<(), Error> {
         match *self {}
     }

@@ -3,6 +3,11 @@
 use crate::cuda;
 use crate::error::Fault;
 use crate::sync::{Arc, Condvar, Mutex, lock, wait};
+use std::time::Duration;
+
+/// How often a GPU is asked whether it has come to an event.
+const SHORTEST: Duration = Duration::from_micros(5);
+const LONGEST: Duration = Duration::from_micros(200);
 
 /// A point in the order of a stream: it completes when all work queued before it has run, or has been skipped
 /// because the stream failed.
@@ -80,6 +85,23 @@ impl Event {
     /// Whether the event has completed, and how.
     pub fn query(&self) -> Option<Result<(), Fault>> {
         self.reached().filter(Reached::is_complete).map(|reached| reached.outcome)
+    }
+
+    /// Blocks the calling thread until the event completes, or until `failed` tells of a failure: what a GPU waits for
+    /// may be work of another process, which may be dead.
+    pub fn synchronize_unless(&self, failed: impl Fn() -> Option<Fault>) -> Result<(), Fault> {
+        let Reached { outcome, mark } = self.reach();
+        outcome?;
+        let Some(mark) = mark else { return Ok(()) };
+        let mut pause = SHORTEST;
+        while !mark.query().map_err(crate::Error::into_fault)? {
+            if let Some(failure) = failed() {
+                return Err(failure);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
+        }
+        Ok(())
     }
 
     /// Blocks the calling thread until the event completes.

@@ -9,7 +9,7 @@
 //! So neither a read before arrival nor a refill under a reader compiles. A loan that is forgotten instead of given
 //! back cannot be seen by the compiler; its slot refuses to be reused.
 
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::event::Event;
 use crate::stream::Stream;
 use crate::sync::{Arc, Mutex, lock};
@@ -115,7 +115,12 @@ impl<T: Send + Sync + 'static> Pending<T> {
 
     /// Blocks the calling thread until the value is there, and reads it.
     pub fn read(&self) -> Result<&T, Error> {
-        self.produced.synchronize().map_err(Error::Fault)?;
+        self.read_unless(|| None)
+    }
+
+    /// As [`Pending::read`], but ends when `failed` tells of a failure; see [`Event::synchronize_unless`].
+    pub fn read_unless(&self, failed: impl Fn() -> Option<Fault>) -> Result<&T, Error> {
+        self.produced.synchronize_unless(failed).map_err(Error::Fault)?;
         // SAFETY: the producer is done, and a next writer needs `reuse`, which takes `self` by value and so cannot
         // be called while the reference lives.
         Ok(unsafe { &*self.cell.value.get() })

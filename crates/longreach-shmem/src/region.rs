@@ -83,7 +83,7 @@ pub(crate) enum Words {
     Own(Vec<Word>, Marks),
     /// In memory that processes share.
     #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-    Shared(Region),
+    Shared(crate::processes::SharedWords),
 }
 
 impl std::ops::Deref for Words {
@@ -93,39 +93,33 @@ impl std::ops::Deref for Words {
         match self {
             Words::Own(words, _) => words,
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Words::Shared(region) => {
-                // SAFETY: a word is a 64-bit atomic and nothing else (`repr(transparent)`), all bit patterns are valid,
-                // the region is mapped at a page's start and all processes touch it as words only.
-                unsafe {
-                    std::slice::from_raw_parts(
-                        region.start().as_ptr().cast(),
-                        region.len() / size_of::<Word>(),
-                    )
-                }
-            }
+            Words::Shared(words) => words.signals(),
         }
     }
 }
 
 impl Words {
-    /// Notes how far a GPU's stream has to come before word `index` may count as `value`.
-    pub(crate) fn mark(&self, index: usize, value: u64, event: cuda::Event) -> Result<(), Error> {
+    /// Notes that word `index`, which is about to be raised to `value`, stands for what `stream` has been given so far.
+    pub(crate) fn mark(&self, index: usize, value: u64, stream: &cuda::Stream) -> Result<(), Error> {
         match self {
             Words::Own(_, marks) => {
-                marks.put(index, value, event);
+                marks.put(index, value, stream.record()?);
                 Ok(())
             }
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Words::Shared(_) => Err(Error::Place { what: "a signal of a GPU's stream to another process" }),
+            Words::Shared(words) => words.mark(index, stream),
         }
     }
 
-    /// What was noted for `value` of word `index`, which has come to hold at least that.
-    pub(crate) fn marked(&self, index: usize, value: u64) -> Option<cuda::Event> {
+    /// Orders `stream` behind what word `index`, which holds `value` or more, stands for.
+    pub(crate) fn order(&self, index: usize, value: u64, stream: &cuda::Stream) -> Result<(), Error> {
         match self {
-            Words::Own(_, marks) => marks.take(index, value),
+            Words::Own(_, marks) => match marks.take(index, value) {
+                Some(event) => Ok(stream.wait(&event)?),
+                None => Ok(()),
+            },
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Words::Shared(_) => None,
+            Words::Shared(words) => words.order(index, stream),
         }
     }
 }

@@ -99,8 +99,8 @@ impl Signals {
                     return Ok(());
                 }
                 signals.team.wait_as(&ours, peer, &theirs, operation, || word.load() >= value)?;
-                match cuda.zip(signals.words[rank].marked(index, value)) {
-                    Some((cuda, mark)) => Ok(cuda.wait(&mark)?),
+                match cuda {
+                    Some(cuda) => signals.words[rank].order(index, value, &cuda),
                     None => Ok(()),
                 }
             };
@@ -124,7 +124,7 @@ impl Signals {
         stream.launch(label, (), move |()| {
             let set = || {
                 if let Some(cuda) = cuda {
-                    signals.words[rank].mark(index, value, cuda.record()?)?;
+                    signals.words[rank].mark(index, value, &cuda)?;
                 }
                 signals.set(rank, index, value)
             };

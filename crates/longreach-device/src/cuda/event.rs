@@ -19,6 +19,11 @@ impl Event {
         self.0.is_complete()
     }
 
+    /// Whether the GPU has come there. Fails where earlier work has.
+    pub fn query(&self) -> Result<bool, Error> {
+        self.0.try_is_complete().map_err(driver("cuEventQuery"))
+    }
+
     /// Blocks the calling thread until the GPU has come there.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.0.synchronize().map_err(driver("cuEventSynchronize"))

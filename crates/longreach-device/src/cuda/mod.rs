@@ -8,11 +8,13 @@ mod event;
 mod gpu;
 mod memory;
 pub(crate) mod retired;
+mod shared;
 mod stream;
 
 pub use event::Event;
 pub use gpu::Gpu;
 pub use memory::Memory;
+pub use shared::{EventHandle, SharedEvent, SharedMemory};
 pub use stream::Stream;
 
 use crate::error::Error;

@@ -26,7 +26,11 @@ mod watcher;
 #[cfg(not(loom))]
 mod wire;
 #[cfg(not(loom))]
+mod words;
+#[cfg(not(loom))]
 mod world;
 
+#[cfg(not(loom))]
+pub(crate) use words::SharedWords;
 #[cfg(not(loom))]
 pub(crate) use world::join;

@@ -5,12 +5,12 @@ use super::ledger::BoardLedger;
 use super::link::Link;
 use super::segment::Segment;
 use super::wire::{Message, WirePart, decode_failure, encode_failure, interned};
+use super::words::SharedWords;
 use crate::failure::{Failure, FailureKind, Operation};
 use crate::gather::{Collective, Given};
 use crate::region::{Part, Region, Words};
 use crate::transport::{Ledger, Transport};
-use crate::words::Word;
-use longreach_device::cuda::Gpu;
+use longreach_device::cuda::{Gpu, SharedMemory};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -31,6 +31,8 @@ pub(super) struct State {
     peers: Mutex<Peers>,
     /// The world's failure, once this process has read it.
     failure: OnceLock<Arc<Failure>>,
+    /// The GPU that this PE's memory is on, once it has some.
+    gpu: OnceLock<Arc<Gpu>>,
     /// Held by the thread that reports a failure: a PE has room for one.
     reporting: Mutex<()>,
 }
@@ -70,6 +72,7 @@ impl State {
             given: Mutex::default(),
             peers: Mutex::default(),
             failure: OnceLock::new(),
+            gpu: OnceLock::new(),
             reporting: Mutex::default(),
         }
     }
@@ -110,7 +113,10 @@ impl State {
     fn tell(&self, pe: usize, message: &Message, part: Option<&Part>) {
         let Some(link) = &self.links[pe] else { return };
         let region = part.and_then(region_of);
-        let file = region.and_then(|region| region.owner::<Segment>()).map(Segment::file);
+        let file = region.and_then(|region| {
+            let of_gpu = || region.owner::<SharedMemory>().map(SharedMemory::file);
+            region.owner::<Segment>().map(Segment::file).or_else(of_gpu)
+        });
         while let Err(Errno::AGAIN | Errno::NOBUFS | Errno::TOOMANYREFS) = link.send(message, file) {
             if self.failure().is_some() {
                 return;
@@ -128,6 +134,9 @@ impl State {
             CamePart::Own(part) => Some(part),
             CamePart::File(WirePart::Bytes(len), file) => {
                 Some(bytes_part(Segment::open(file, len).ok()?, len))
+            }
+            CamePart::File(WirePart::BytesOfGpu(len), file) => {
+                Some(gpu_part(SharedMemory::open(self.gpu.get()?, file, len).ok()?))
             }
             CamePart::File(WirePart::Words(len), file) => {
                 Some(words_part(Segment::open(file, len).ok()?, len))
@@ -151,14 +160,19 @@ fn bytes_part(segment: Segment, len: usize) -> Part {
 }
 
 fn words_part(segment: Segment, len: usize) -> Part {
-    Part::Words(Arc::new(Words::Shared(region(segment, len))))
+    Part::Words(Arc::new(Words::Shared(SharedWords::new(region(segment, len)))))
+}
+
+fn gpu_part(memory: SharedMemory) -> Part {
+    // SAFETY: the region's owner is the memory.
+    Part::Bytes(Arc::new(unsafe { Region::on_gpu(memory.address(), memory.len(), memory) }))
 }
 
 fn region_of(part: &Part) -> Option<&Region> {
     match part {
         Part::Bytes(region) => Some(region),
         Part::Words(words) => match &**words {
-            Words::Shared(region) => Some(region),
+            Words::Shared(words) => Some(words.region()),
             Words::Own(..) => None,
         },
     }
@@ -224,12 +238,16 @@ impl Transport for State {
         Some(bytes_part(Segment::new(len).ok()?, len))
     }
 
-    fn bytes_of_gpu(&self, _gpu: &Arc<Gpu>, _len: usize) -> Option<Part> {
-        None
+    fn bytes_of_gpu(&self, gpu: &Arc<Gpu>, len: usize) -> Option<Part> {
+        // Others' memory is mapped for the GPU that this PE's own is on, of which there is one.
+        if self.gpu.get_or_init(|| gpu.clone()).ordinal() != gpu.ordinal() {
+            return None;
+        }
+        Some(gpu_part(SharedMemory::new(gpu, len).ok()?))
     }
 
     fn words(&self, count: usize) -> Option<Part> {
-        let len = count.checked_mul(size_of::<Word>())?;
+        let len = SharedWords::bytes(count)?;
         Some(words_part(Segment::new(len).ok()?, len))
     }
 
@@ -237,7 +255,11 @@ impl Transport for State {
         let Given { call, value, part } = given;
         let wire = part.as_ref().and_then(|part| {
             let len = region_of(part)?.len();
-            Some(if matches!(part, Part::Bytes(_)) { WirePart::Bytes(len) } else { WirePart::Words(len) })
+            Some(match part {
+                Part::Bytes(region) if region.is_on_gpu() => WirePart::BytesOfGpu(len),
+                Part::Bytes(_) => WirePart::Bytes(len),
+                Part::Words(_) => WirePart::Words(len),
+            })
         });
         let key = collective.key.to_owned();
         let message = Message::Given { key: key.clone(), call: call.to_owned(), value, part: wire };

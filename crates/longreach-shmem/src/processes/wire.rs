@@ -28,6 +28,8 @@ pub(super) enum Message {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum WirePart {
     Bytes(usize),
+    /// Of a GPU's memory.
+    BytesOfGpu(usize),
     /// Bytes, not words.
     Words(usize),
 }

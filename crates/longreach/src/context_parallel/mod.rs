@@ -24,7 +24,7 @@ use exchange::{ADD, COMM, COMPUTE, RETURN, Rows};
 use forward::{Inputs, Outputs};
 use heap::Heap;
 use longreach_device::sync::{Mutex, lock};
-use longreach_device::{BytesMut, Filling, Kind, Label, Parts, Pending, Slot, Stream, Timeline};
+use longreach_device::{BytesMut, Fault, Filling, Kind, Label, Parts, Pending, Slot, Stream, Timeline};
 use longreach_kernels::View;
 use longreach_plan::{Plan, Shards};
 use longreach_shmem::Team;
@@ -114,12 +114,13 @@ enum Inner {
 impl Output {
     /// Blocks until the tensor is there. Fails when the call failed on any PE.
     pub fn wait(&self) -> Result<&Tensor, Error> {
+        let failed = || self.engine.failed();
         let array = match &self.inner {
-            Inner::Out(pending) => self.host_waits(COMPUTE, || Ok(&pending.read()?.out)),
-            Inner::Lse(pending) => self.host_waits(COMPUTE, || Ok(&pending.read()?.lse)),
-            Inner::Dq(pending) => self.host_waits(COMPUTE, || Ok(&pending.read()?.array)),
-            Inner::Dk(pending) => self.host_waits(ADD, || Ok(&pending.read()?.dk.array)),
-            Inner::Dv(pending) => self.host_waits(ADD, || Ok(&pending.read()?.dv.array)),
+            Inner::Out(pending) => self.host_waits(COMPUTE, || Ok(&pending.read_unless(failed)?.out)),
+            Inner::Lse(pending) => self.host_waits(COMPUTE, || Ok(&pending.read_unless(failed)?.lse)),
+            Inner::Dq(pending) => self.host_waits(COMPUTE, || Ok(&pending.read_unless(failed)?.array)),
+            Inner::Dk(pending) => self.host_waits(ADD, || Ok(&pending.read_unless(failed)?.dk.array)),
+            Inner::Dv(pending) => self.host_waits(ADD, || Ok(&pending.read_unless(failed)?.dv.array)),
         }?;
         array.tensor()
     }
@@ -370,6 +371,11 @@ impl Engine {
             description: Arc::new(describe(calls.epoch, direction, attention, &dims, scale, &self.options)),
             start: self.timeline.now(),
         }
+    }
+
+    /// The world's failure, if it has failed.
+    fn failed(&self) -> Option<Fault> {
+        self.team.check().err().map(longreach_shmem::Error::into_fault)
     }
 
     /// A PE that refuses its own call tells the team why: the others would wait for it in vain.

@@ -41,7 +41,8 @@ impl Engine {
     pub(super) fn synchronize(&self) -> Result<(), Error> {
         let streams = [(COMPUTE, &self.compute), (COMM, &self.comm), (RETURN, &self.put), (ADD, &self.add)];
         for (role, stream) in streams {
-            self.team.host_waits(role, || stream.synchronize())?;
+            let wait = || stream.record().synchronize_unless(|| self.failed());
+            self.team.host_waits(role, wait).map_err(longreach_device::Error::Fault)?;
         }
         Ok(())
     }
