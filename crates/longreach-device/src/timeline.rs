@@ -54,12 +54,14 @@ pub struct Label {
     pub flops: u64,
     /// The PE at the other end, of transfers and waits.
     pub peer: Option<usize>,
+    /// Whether the work is the host's alone, also on a stream of a GPU, which gets nothing to do.
+    pub of_host: bool,
 }
 
 impl Label {
     /// A label of `kind` for `stage` of `call`, moving and computing nothing.
     pub const fn new(kind: Kind, call: u64, stage: usize) -> Self {
-        Self { kind, call, stage, bytes: 0, flops: 0, peer: None }
+        Self { kind, call, stage, bytes: 0, flops: 0, peer: None, of_host: false }
     }
 
     /// The same with bytes moved.
@@ -71,6 +73,12 @@ impl Label {
     /// The same with operations done.
     pub const fn flops(mut self, flops: u64) -> Self {
         self.flops = flops;
+        self
+    }
+
+    /// The same of work that gives a GPU nothing to do: what it takes is the host's time.
+    pub const fn of_host(mut self) -> Self {
+        self.of_host = true;
         self
     }
 

@@ -39,8 +39,8 @@ impl Shared {
                 Item::Work(label, job) => {
                     self.watch.works(true);
                     outcome = match &self.cuda {
-                        None => self.work(label, job),
-                        Some(cuda) => self.work_on(cuda, &mut retired, label, job),
+                        Some(cuda) if !label.of_host => self.work_on(cuda, &mut retired, label, job),
+                        _ => self.work(label, job),
                     };
                     if let Err(fault) = &outcome {
                         self.watch.failed(&self.name, fault);

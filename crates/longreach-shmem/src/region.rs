@@ -99,16 +99,29 @@ impl std::ops::Deref for Words {
 }
 
 impl Words {
-    /// Notes that word `index`, which is about to be raised to `value`, stands for what `stream` has been given so far.
-    pub(crate) fn mark(&self, index: usize, value: u64, stream: &cuda::Stream) -> Result<(), Error> {
-        match self {
-            Words::Own(_, marks) => {
-                marks.put(index, value, stream.record()?);
-                Ok(())
+    /// Notes that word `index` of each of `all`, which is about to be raised to `value`, stands for what `stream` has been
+    /// given so far.
+    pub(crate) fn mark<'w>(
+        all: impl Iterator<Item = &'w Words>,
+        index: usize,
+        value: u64,
+        stream: &cuda::Stream,
+    ) -> Result<(), Error> {
+        let mut recorded: Option<cuda::Event> = None;
+        for words in all {
+            match words {
+                Words::Own(_, marks) => {
+                    let event = match &recorded {
+                        Some(event) => event.clone(),
+                        None => stream.record()?,
+                    };
+                    marks.put(index, value, recorded.insert(event).clone());
+                }
+                #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+                Words::Shared(words) => words.mark(index, stream)?,
             }
-            #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Words::Shared(words) => words.mark(index, stream),
         }
+        Ok(())
     }
 
     /// Orders `stream` behind what word `index`, which holds `value` or more, stands for.

@@ -86,7 +86,7 @@ impl Signals {
         self.team.world_rank(peer)?;
         let (signals, ours, theirs) = (self.clone(), stream.name().clone(), theirs.to_owned());
         let cuda = stream.cuda().cloned();
-        stream.launch(label, (), move |()| {
+        stream.launch(label.of_host(), (), move |()| {
             let wait = || {
                 let rank = signals.team.rank();
                 let word = signals.word(rank, index)?;
@@ -109,24 +109,25 @@ impl Signals {
         Ok(())
     }
 
-    /// Queues [`Signals::set`] on `stream`. Of a GPU's stream, who waits with a stream of a GPU is ordered behind what this
-    /// one was given before.
+    /// Queues [`Signals::set`] of word `index` of each of `ranks` on `stream`. Of a GPU's stream, who waits with a stream of
+    /// a GPU is ordered behind what this one was given before.
     pub fn set_on(
         &self,
         stream: &Stream,
         label: Label,
-        rank: usize,
+        ranks: &[usize],
         index: usize,
         value: u64,
     ) -> Result<(), Error> {
-        self.word(rank, index)?;
-        let (signals, cuda) = (self.clone(), stream.cuda().cloned());
-        stream.launch(label, (), move |()| {
+        ranks.iter().try_for_each(|&rank| self.word(rank, index).map(drop))?;
+        let (signals, cuda, ranks) = (self.clone(), stream.cuda().cloned(), ranks.to_vec());
+        stream.launch(label.of_host(), (), move |()| {
             let set = || {
                 if let Some(cuda) = cuda {
-                    signals.words[rank].mark(index, value, &cuda)?;
+                    let words = ranks.iter().map(|&rank| &*signals.words[rank]);
+                    Words::mark(words, index, value, &cuda)?;
                 }
-                signals.set(rank, index, value)
+                ranks.iter().try_for_each(|&rank| signals.set(rank, index, value))
             };
             set().map_err(Error::into_fault)
         })?;

@@ -229,7 +229,7 @@ impl Symmetric {
         value: u64,
     ) -> Result<(), Error> {
         self.put(stream, label.clone(), rank, pieces, from)?;
-        signals.set_on(stream, label, rank, index, value)
+        signals.set_on(stream, label, &[rank], index, value)
     }
 
     fn check_pieces(&self, rank: usize, pieces: &[Piece]) -> Result<(), Error> {

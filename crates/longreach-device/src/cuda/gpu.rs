@@ -1,9 +1,9 @@
 //! GPUs of this machine.
 
-use super::event::TIMED;
+use super::event::{TIMED, seconds};
 use super::{Event, driver};
 use crate::error::Error;
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -13,8 +13,10 @@ pub struct Gpu {
     context: Arc<CudaContext>,
     /// Addresses by size.
     free: Mutex<BTreeMap<usize, Vec<u64>>>,
+    /// Events that nobody uses.
+    events: Mutex<Vec<CudaEvent>>,
     /// A point of the GPU's time and of the host's, which are the same.
-    base: (Event, Instant),
+    base: (CudaEvent, Instant),
 }
 
 impl std::fmt::Debug for Gpu {
@@ -52,9 +54,10 @@ impl Gpu {
         // SAFETY: nothing here relies on it: the order of all work is that of this crate's streams and events.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(driver("cuStreamCreate"))?;
-        let event = Event(Arc::new(stream.record_event(Some(TIMED)).map_err(driver("cuEventRecord"))?));
-        event.synchronize()?;
-        let gpu = Arc::new(Self { context, free: Mutex::default(), base: (event, Instant::now()) });
+        let event = stream.record_event(Some(TIMED)).map_err(driver("cuEventRecord"))?;
+        event.synchronize().map_err(driver("cuEventSynchronize"))?;
+        let base = (event, Instant::now());
+        let gpu = Arc::new(Self { context, free: Mutex::default(), events: Mutex::default(), base });
         open.insert(ordinal, gpu.clone());
         Ok(gpu)
     }
@@ -89,7 +92,7 @@ impl Gpu {
         let (base, instant) = &self.base;
         let before = origin.saturating_duration_since(*instant).as_secs_f64();
         let after = instant.saturating_duration_since(origin).as_secs_f64();
-        Ok(base.seconds_to(event)? + after - before)
+        Ok(seconds(base, event.raw()?)? + after - before)
     }
 
     /// Memory of at least that size, with the size that it has; its content is whatever is there.
@@ -124,6 +127,10 @@ impl Gpu {
             let freed = unsafe { result::free_sync(address) };
             self.context.record_err(freed);
         }
+    }
+
+    pub(super) fn events(&self) -> std::sync::MutexGuard<'_, Vec<CudaEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn free(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, Vec<u64>>> {

@@ -1,6 +1,5 @@
 //! Streams of a GPU, as the worker of a [`crate::Stream`] uses them.
 
-use super::event::TIMED;
 use super::{Event, Gpu, Memory, driver};
 use crate::error::Error;
 use cudarc::driver::{CudaStream, result};
@@ -34,13 +33,12 @@ impl Stream {
 
     /// The point behind all that the stream has been given.
     pub fn record(&self) -> Result<Event, Error> {
-        let event = self.stream.record_event(Some(TIMED)).map_err(driver("cuEventRecord"))?;
-        Ok(Event(Arc::new(event)))
+        Event::record(&self.gpu, &self.stream)
     }
 
     /// Orders what the stream will be given behind `event`, of whatever stream.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
-        self.stream.wait(&event.0).map_err(driver("cuStreamWaitEvent"))
+        self.stream.wait(event.raw()?).map_err(driver("cuStreamWaitEvent"))
     }
 
     /// Keeps `what` until the GPU has done the work that is being queued now.

@@ -190,7 +190,7 @@ fn a_stream_that_outlives_its_program_is_not_to_blame() {
             // Returns with its stream, which still waits for PE 2 and then signals PE 0.
             1 => {
                 signals.wait_on(&comm, label(), 0, 1, 2, "host", WAIT)?;
-                signals.set_on(&comm, label(), 0, 0, 1)?;
+                signals.set_on(&comm, label(), &[0], 0, 1)?;
             }
             // Longer than an ended PE is given, shorter than the deadline.
             2 => {

@@ -111,7 +111,7 @@ fn a_fence_keeps_puts_before_it_ahead_of_signals_after_it() {
                 loan.give_back(&comm)?;
             }
             team.fence(&comm, label())?;
-            signals.set_on(&comm, label(), peer, 0, 1)?;
+            signals.set_on(&comm, label(), &[peer], 0, 1)?;
             signals.wait(0, 1, "host", peer, "comm", WAIT)?;
             let mut got = [0; 128];
             buffer.read(me, 0, &mut got)?;
@@ -135,7 +135,7 @@ fn a_barrier_on_a_stream_holds_its_later_work_back() {
             let signals = team.signals(3)?;
             for round in 1..=20 {
                 for peer in 0..3 {
-                    signals.set_on(&comm, label(), peer, team.rank(), round)?;
+                    signals.set_on(&comm, label(), &[peer], team.rank(), round)?;
                 }
                 team.barrier_on(&comm, label())?;
                 let seen = signals.clone();
@@ -164,7 +164,7 @@ fn words_that_do_not_exist_are_refused() {
             };
             refused(signals.set(0, 2, 1));
             refused(signals.add(0, 2, 1));
-            refused(signals.set_on(&comm, label(), 0, 2, 1));
+            refused(signals.set_on(&comm, label(), &[0], 2, 1));
             refused(signals.add_on(&comm, label(), 0, 2, 1));
             refused(signals.wait(2, 1, "host", 0, "host", WAIT));
             refused(signals.wait_on(&comm, label(), 2, 1, 0, "host", WAIT));

@@ -96,14 +96,11 @@ impl<'c> Exchange<'c> {
         }
         // Behind the rows: a header that is there says that they are.
         let (header, description) = (heap.clone(), call.description.clone());
-        self.comm.launch(call.label(Kind::Publish, 0), (), move |()| {
+        self.comm.launch(call.label(Kind::Publish, 0).of_host(), (), move |()| {
             header.write_header(me, epoch, &description).map_err(Error::into_fault)
         })?;
-        for peer in self.peers() {
-            let word = heap.word(Purpose::Published, me);
-            heap.signals.set_on(self.comm, call.label(Kind::Publish, 0).peer(peer), peer, word, epoch)?;
-        }
-        Ok(())
+        let (peers, word) = (self.peers().collect::<Vec<_>>(), heap.word(Purpose::Published, me));
+        Ok(heap.signals.set_on(self.comm, call.label(Kind::Publish, 0), &peers, word, epoch)?)
     }
 
     /// Queues the comparison of `owner`'s description with this PE's, once a call.
@@ -117,7 +114,7 @@ impl<'c> Exchange<'c> {
         let description = call.description.clone();
         let (label, word) = (call.label(Kind::Wait, stage).peer(owner), heap.word(Purpose::Published, owner));
         heap.signals.wait_on(self.comm, label.clone(), word, epoch, owner, COMM, operation)?;
-        self.comm.launch(label, (), move |()| {
+        self.comm.launch(label.of_host(), (), move |()| {
             let compare = || -> Result<(), Error> {
                 let (theirs, digest) = heap.read_digest(owner, epoch)?;
                 if theirs == epoch && digest == description.digest() {
@@ -163,7 +160,7 @@ impl<'c> Exchange<'c> {
     fn consumed(&self, owner: usize, stage: usize) -> Result<(), Error> {
         let word = self.heap.word(Purpose::Consumed, self.call.me);
         let label = self.call.label(Kind::Publish, stage).peer(owner);
-        Ok(self.heap.signals.set_on(self.comm, label, owner, word, self.call.epoch)?)
+        Ok(self.heap.signals.set_on(self.comm, label, &[owner], word, self.call.epoch)?)
     }
 
     /// Queues the comparison with all PEs that nothing was fetched from; after the event the call is agreed.

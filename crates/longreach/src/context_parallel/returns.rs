@@ -136,7 +136,7 @@ fn grant(
 ) -> Result<(), Error> {
     let word = heap.word(Purpose::Granted, call.me);
     let label = call.label(Kind::Publish, contribution.stage).peer(contribution.writer);
-    Ok(heap.signals.set_on(stream, label, contribution.writer, word, tag(call.epoch, n))?)
+    Ok(heap.signals.set_on(stream, label, &[contribution.writer], word, tag(call.epoch, n))?)
 }
 
 /// Elements of the largest contribution to this PE's rows.

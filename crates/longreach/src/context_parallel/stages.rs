@@ -51,7 +51,7 @@ pub(super) fn each_stage(
 fn begin(engine: &Engine, call: &Call, stage: usize) -> Result<(), Error> {
     let (team, hook) = (engine.team.clone(), engine.options.before_stage.clone());
     let (direction, operation) = (call.direction, call.operation(call.direction.name(), stage));
-    engine.compute.launch(call.label(Kind::Merge, stage), (), move |()| {
+    engine.compute.launch(call.label(Kind::Merge, stage).of_host(), (), move |()| {
         team.begins(operation);
         match hook {
             None => Ok(()),
