@@ -1,5 +1,6 @@
 //! What can go wrong on a device.
 
+use crate::stream::STACK;
 use std::sync::Arc;
 
 /// Why a stream stopped: the first error of its work, shared with all that came after it.
@@ -34,7 +35,7 @@ pub enum Error {
         reader: String,
     },
     /// The worker thread of a stream could not be started.
-    #[error("the worker of stream `{stream}`, with a stack of 2097152 bytes, could not be started: {reason}")]
+    #[error("the worker of stream `{stream}`, with a stack of {STACK} bytes, could not be started: {reason}")]
     NoWorker {
         /// Name of the stream.
         stream: String,

@@ -10,6 +10,9 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Bytes of stack that threads of streams and of PEs have.
+pub const STACK: usize = 2 << 20;
+
 /// Is told when a stream begins and ends to wait for another stream of its PE, so that a late PE can be blamed
 /// through all that wait for it.
 pub trait Watch: Send + Sync {
@@ -94,6 +97,7 @@ impl Stream {
         let theirs = shared.clone();
         let worker = thread::Builder::new()
             .name(name.to_owned())
+            .stack_size(STACK)
             .spawn(move || theirs.run())
             .map_err(|error| Error::NoWorker { stream: name.to_owned(), reason: error.to_string() })?;
         Ok(Self { shared, worker: Some(worker) })

@@ -44,9 +44,7 @@ mod tile;
 
 pub use context::Context;
 pub use convert::ConvertError;
-pub use cpu::{
-    GemmRate, backward, backward_scratch, delta, finish, forward, forward_scratch, gemm_rate, merge,
-};
+pub use cpu::{GemmRate, backward, delta, finish, forward, gemm_rate, merge, scratch};
 pub use error::Error;
 pub use flops::{flops_backward, flops_forward};
 pub use state::State;

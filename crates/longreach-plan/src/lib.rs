@@ -32,6 +32,7 @@ pub mod error;
 pub mod layout;
 pub mod mask;
 pub mod need;
+mod overlap;
 pub mod plan;
 mod resolve;
 pub mod simulate;

@@ -25,22 +25,26 @@ pub struct Buffers {
     pub slots: u64,
     /// Gradient return slots.
     pub return_slots: u64,
+    /// Bytes that a publication's description takes, beside each publish slot.
+    pub header: u64,
+    /// Bytes of scratch that a PE's kernels take.
+    pub scratch: u64,
 }
 
 impl Default for Buffers {
     fn default() -> Self {
-        Self { slots: 2, return_slots: 2 }
+        Self { slots: 2, return_slots: 2, header: 0, scratch: 0 }
     }
 }
 
 /// Bytes on the PE that needs most, beyond inputs and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Need {
-    /// One publish slot (symmetric): the K and V of a PE.
+    /// One publish slot (symmetric): the K and V of a PE, as far as others read them.
     pub publish_slot: u64,
     /// One return slot (symmetric): the largest contribution, float32.
     pub contribution: u64,
-    /// The two publish slots and all return slots.
+    /// The two publish slots with their descriptions, and all return slots.
     pub symmetric: u64,
     /// Slots for fetched stages.
     pub fetch_slots: u64,
@@ -48,6 +52,8 @@ pub struct Need {
     pub contribution_slots: u64,
     /// The forward's carried state or the backward's delta, float32.
     pub state: u64,
+    /// Scratch of the kernels.
+    pub scratch: u64,
     /// All of it.
     pub total: u64,
 }
@@ -56,14 +62,15 @@ impl std::fmt::Display for Need {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} bytes a PE: {} symmetric (2 publish slots of {}, return slots of {}), {} fetch slots, {} contributions, {} state",
+            "{} bytes a PE: {} symmetric (2 publish slots of {}, return slots of {}), {} fetch slots, {} contributions, {} state, {} scratch",
             self.total,
             self.symmetric,
             self.publish_slot,
             self.contribution,
             self.fetch_slots,
             self.contribution_slots,
-            self.state
+            self.state,
+            self.scratch
         )
     }
 }
@@ -87,7 +94,9 @@ impl Plan {
         for plan in &self.pes {
             let fetched = &plan.stages[1..];
             stages = stages.max(fetched.len() as u64);
-            most[0] = most[0].max(elements(plan.kv_rows)?);
+            if !self.readers(plan.pe).is_empty() {
+                most[0] = most[0].max(elements(plan.kv_rows)?);
+            }
             most[1] = most[1].max(elements(fetched.iter().map(|stage| stage.rows).max().unwrap_or(0))?);
             let state = batch.checked_mul(shape.q_heads)?.checked_mul(plan.q_rows as u64)?;
             most[2] = most[2].max(state.checked_mul(shape.value_dim.checked_add(2)?)?);
@@ -97,15 +106,27 @@ impl Plan {
         let contribution = rows.unwrap_or(0).checked_mul(row)?.checked_mul(4)?;
         let slots = buffers.slots.min(stages);
         // K and V begin at multiples of 64 bytes.
-        let publish_slot = own.checked_mul(shape.element_bytes)?.checked_add(64)?;
+        let padding = if own > 0 { 64 } else { 0 };
+        let publish_slot = own.checked_mul(shape.element_bytes)?.checked_add(padding)?;
         let symmetric = publish_slot
+            .checked_add(buffers.header)?
             .checked_mul(PUBLISH_SLOTS)?
             .checked_add(contribution.checked_mul(buffers.return_slots)?)?;
         let fetch_slots = stage.checked_mul(shape.element_bytes)?.checked_mul(slots)?;
         let contribution_slots = stage.checked_mul(4)?.checked_mul(slots)?.checked_add(contribution)?;
         let state = state.checked_mul(4)?;
-        let total =
-            symmetric.checked_add(fetch_slots)?.checked_add(contribution_slots)?.checked_add(state)?;
-        Some(Need { publish_slot, contribution, symmetric, fetch_slots, contribution_slots, state, total })
+        let scratch = buffers.scratch;
+        let parts = [symmetric, fetch_slots, contribution_slots, state, scratch];
+        let total = parts.into_iter().try_fold(0u64, u64::checked_add)?;
+        Some(Need {
+            publish_slot,
+            contribution,
+            symmetric,
+            fetch_slots,
+            contribution_slots,
+            state,
+            scratch,
+            total,
+        })
     }
 }

@@ -5,6 +5,7 @@ use crate::bands::Bands;
 use crate::documents::Documents;
 use crate::error::{Error, check_len};
 use crate::mask::{Kind, Mask};
+use crate::overlap;
 use std::ops::Range;
 
 /// Documents of the queries and of the keys, for every batch row at once or for each.
@@ -159,18 +160,6 @@ fn user_bands(bands: &[Band], q_len: usize, kv_len: usize) -> Result<Vec<Band>, 
         numbered.extend(band.intersect(&keys).into_iter().map(|band| (number, band)));
     }
     numbered.sort_by_key(|(_, band)| (band.q.start, band.lo.at(band.q.start)));
-    // Only bands that share rows can share pairs: sweep over the rows.
-    let mut open: Vec<&(usize, Band)> = Vec::new();
-    for this in &numbered {
-        open.retain(|other| other.1.q.end > this.1.q.start);
-        for other in &open {
-            if let Some(both) = other.1.intersect(&this.1).first() {
-                let (first, second) = (other.0.min(this.0), other.0.max(this.0));
-                let (query, key) = (both.q.start, both.lo.at(both.q.start));
-                return Err(Error::BandOverlap { first, second, query, key });
-            }
-        }
-        open.push(this);
-    }
+    overlap::check(&numbered)?;
     Ok(numbered.into_iter().map(|(_, band)| band).collect())
 }

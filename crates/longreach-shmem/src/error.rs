@@ -134,6 +134,14 @@ pub enum Error {
         /// Bytes of the buffer or view.
         size: usize,
     },
+    /// A world whose programs run already was to run others.
+    #[error(
+        "a run of this world of {pes} PEs goes on already: wait until it has ended, or make another world"
+    )]
+    Running {
+        /// PEs of the world.
+        pes: usize,
+    },
     /// A team rank that the team does not have.
     #[error("team rank {rank} was named, the team has {size} PEs")]
     NoSuchRank {

@@ -9,7 +9,9 @@ use crate::team::Team;
 use crate::threads::Threads;
 use crate::transport::Transport;
 use longreach_device::Watch;
-use longreach_device::sync::{AtomicU64, Ordering};
+#[cfg(not(shuttle))]
+use longreach_device::stream::STACK;
+use longreach_device::sync::{AtomicBool, AtomicU64, Ordering};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
@@ -39,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) teams: AtomicU64,
     /// Runs that have begun, the number of the one that is running.
     pub(crate) runs: AtomicU64,
+    /// Whether one is.
+    running: AtomicBool,
     /// Where [`World::with_deadline`] has not been called.
     usual_deadline: Duration,
     deadline: OnceLock<Duration>,
@@ -59,6 +63,7 @@ impl World {
             _membership: Box::new(membership),
             teams: AtomicU64::new(0),
             runs: AtomicU64::new(0),
+            running: AtomicBool::new(false),
             usual_deadline: deadline,
             deadline: OnceLock::new(),
             origin,
@@ -185,6 +190,11 @@ impl World {
     {
         self.check()?;
         let shared = &self.shared;
+        // Acquire and Release: what a run leaves in the world is there for the next, whoever makes it.
+        if shared.running.swap(true, Ordering::Acquire) {
+            return Err(Error::Running { pes: shared.pes }.into());
+        }
+        let _running = Running(&shared.running);
         // Relaxed: one caller at a time; threads that see it are started after it.
         let run = shared.runs.fetch_add(1, Ordering::Relaxed) + 1;
         shared.transport.begin(run).map_err(|failure| shared.fail(failure))?;
@@ -228,6 +238,16 @@ impl World {
     }
 }
 
+/// A run of a world, while it lasts.
+struct Running<'w>(&'w AtomicBool);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the swap that begins a run.
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 fn check_size(pes: usize) -> Result<(), Error> {
     if (1..=MOST_PES).contains(&pes) { Ok(()) } else { Err(Error::WorldSize { pes }) }
 }
@@ -244,12 +264,13 @@ where
                 let pe = Pe::new(world, number);
                 std::thread::Builder::new()
                     .name(format!("pe {number}"))
+                    .stack_size(STACK)
                     .spawn_scoped(scope, move || program(&pe))
                     .map_err(|error| {
                         let reason = error.to_string();
                         // PEs that run already must not wait for one that never comes.
                         let message = format!(
-                            "its thread, with a stack of 2097152 bytes, could not be started: {reason}"
+                            "its thread, with a stack of {STACK} bytes, could not be started: {reason}"
                         );
                         world.shared.fail_by(FailureKind::Failed, number, message);
                         Error::NoThread { pe: number, reason }

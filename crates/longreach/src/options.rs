@@ -45,7 +45,7 @@ pub struct Options {
     pub stages: Stages,
     /// Bound on symmetric and scratch memory a PE, in bytes.
     pub memory: Option<u64>,
-    /// Compute threads of this PE.
+    /// Compute threads of this PE. The same on all PEs where `memory` is given, since threads take scratch.
     pub threads: usize,
     /// Symmetric memory to reserve.
     pub heap: HeapSize,

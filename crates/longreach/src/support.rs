@@ -22,7 +22,11 @@ const NO: &str = "no";
 
 /// The support table of this version.
 pub const SUPPORT: &[Support] = &[
-    row("device", "cpu", "CUDA is to come"),
+    row(
+        "device",
+        "cpu; cuda: NVIDIA GPUs with bf16 and f16, head dimensions of multiples of 8 up to 256 (Linux, cuDNN 9)",
+        "cast float32 inputs, pad heads with zeros",
+    ),
     row(
         "transport",
         "threads: PEs of one process; processes: PEs of one machine (Linux)",
@@ -43,7 +47,7 @@ pub const SUPPORT: &[Support] = &[
     row("heads", "query heads a multiple of key heads (GQA, MQA)", "repeat or pad heads otherwise"),
     row(
         "head_dim",
-        "any; that of values may differ; with 1 or 2 elements gradients miss the accuracy rule",
+        "any; that of values may differ; with 1 element gradients that nearly cancel may miss the accuracy rule",
         "pad such heads with zeros to 8",
     ),
     row(
@@ -53,7 +57,11 @@ pub const SUPPORT: &[Support] = &[
     ),
     row("layout", "zigzag, contiguous, striped, explicit ranges", ""),
     row("backward", "dq, dk, dv", ""),
-    row("deterministic", "always: the same bits each time, for any number of threads", ""),
+    row(
+        "deterministic",
+        "on a CPU always, for any number of threads; on a GPU where it is asked for, which takes the backward longer",
+        "",
+    ),
     row("dropout", NO, "apply it outside attention, or train without"),
     row("bias", NO, "express additive 0/-inf masks as bands"),
     row("sinks", NO, "keep the first tokens visible with a sink + window mask"),

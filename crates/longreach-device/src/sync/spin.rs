@@ -2,6 +2,7 @@
 //! compiled without it, so what its locks order would look unordered. Built with `--cfg plain_copies` only.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::LockResult;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +33,7 @@ impl<T> Mutex<T> {
         while self.locked.swap(true, Ordering::Acquire) {
             std::thread::sleep(NAP);
         }
-        Ok(MutexGuard { mutex: self })
+        Ok(MutexGuard { mutex: self, value: PhantomData })
     }
 }
 
@@ -40,6 +41,8 @@ impl<T> Mutex<T> {
 #[derive(Debug)]
 pub struct MutexGuard<'m, T> {
     mutex: &'m Mutex<T>,
+    /// A guard is to other threads what the value is.
+    value: PhantomData<&'m mut T>,
 }
 
 impl<T> Deref for MutexGuard<'_, T> {

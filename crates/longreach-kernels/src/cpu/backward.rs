@@ -11,6 +11,7 @@ mod turns;
 mod waves;
 
 use super::memory::{Scratch, Shared};
+use super::{KEYS, ROWS};
 use crate::context::Context;
 use crate::error::Error;
 use crate::shapes::Shapes;
@@ -91,10 +92,7 @@ pub fn backward(
     Ok(())
 }
 
-/// Bytes of scratch that each thread of a [`backward`] over these views and tiles takes, beside what
-/// `gemm` keeps (about one level-2 cache a thread).
-pub fn backward_scratch(q: &View, k: &View, v: &View, tiles: &[Tile]) -> Result<usize, Error> {
-    let shapes = Shapes::new(q.shape(), k.shape(), v.shape())?;
-    shapes.check_tiles(tiles)?;
-    Ok(if shapes.q_heads == 0 { 0 } else { Scratch::bytes(Room::new(&shapes, tiles).lens()) })
+/// Bytes of scratch that a thread takes at most.
+pub(super) fn scratch(shapes: &Shapes) -> usize {
+    Scratch::bytes(Room::of(shapes, ROWS, KEYS).lens())
 }

@@ -7,9 +7,9 @@ mod operands;
 
 use pulp::Arch;
 
-use super::ROWS;
 use super::columns::heads_per_chunk;
 use super::memory::{Scratch, Shared};
+use super::{KEYS, ROWS};
 use crate::context::Context;
 use crate::error::Error;
 use crate::shapes::Shapes;
@@ -90,16 +90,9 @@ pub fn forward(
     Ok(())
 }
 
-/// Bytes of scratch that each thread of a [`forward`] over these views and tiles takes, beside what
-/// `gemm` keeps (about one level-2 cache a thread).
-pub fn forward_scratch(cx: &Context, q: &View, k: &View, v: &View, tiles: &[Tile]) -> Result<usize, Error> {
-    let shapes = Shapes::new(q.shape(), k.shape(), v.shape())?;
-    shapes.check_tiles(tiles)?;
-    if shapes.q_heads == 0 {
-        return Ok(0);
-    }
-    let heads = heads_per_item(&shapes, tiles, chains(tiles).len(), cx.threads());
-    Ok(Scratch::bytes(Room::new(&shapes, heads, tiles).lens()))
+/// Bytes of scratch that a thread takes at most.
+pub(super) fn scratch(shapes: &Shapes) -> usize {
+    Scratch::bytes(Room::of(shapes, shapes.group.min(HEADS), ROWS, KEYS).lens())
 }
 
 /// Heads of a group in one item: as many as share a K/V block well, fewer where threads would idle, but

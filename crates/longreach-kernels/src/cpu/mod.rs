@@ -16,8 +16,10 @@ mod pack;
 mod probe;
 mod softmax;
 
-pub use backward::{backward, backward_scratch};
-pub use forward::{forward, forward_scratch};
+use crate::shapes::Shapes;
+
+pub use backward::backward;
+pub use forward::forward;
 pub use merge::{delta, finish, merge};
 pub use probe::{GemmRate, gemm_rate};
 
@@ -37,3 +39,12 @@ pub(crate) const LANES: usize = 16;
 /// Keys and columns that the products are given at least: with one or two, `gemm` takes other paths,
 /// whose sums round differently.
 pub(crate) const FEW: usize = 4;
+
+/// Bytes of scratch that each thread of a [`forward`] or [`backward`] takes at most, whatever the tiles, beside what
+/// `gemm` keeps (about one level-2 cache a thread). 0 where the heads do not fit each other, which those refuse.
+pub fn scratch(q_heads: usize, kv_heads: usize, head_dim: usize, value_dim: usize) -> usize {
+    let [q, k, v] = [(q_heads, head_dim), (kv_heads, head_dim), (kv_heads, value_dim)];
+    let shape = |(heads, dim)| [1, 1, heads, dim];
+    Shapes::new(shape(q), shape(k), shape(v))
+        .map_or(0, |shapes| forward::scratch(&shapes).max(backward::scratch(&shapes)))
+}

@@ -2,10 +2,7 @@
 
 use crate::common::{Case, OwnTile, Sizes, TOLERANCE, relative, run};
 use crate::reference::{Fault, reference};
-use longreach_kernels::{
-    Context, DType, Data, Error, State, View, backward_scratch, delta, finish, forward, forward_scratch,
-    merge,
-};
+use longreach_kernels::{Context, DType, Data, Error, State, View, delta, finish, forward, merge, scratch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A state of one row of two values.
@@ -111,7 +108,7 @@ fn wrong_lengths_are_refused() {
 }
 
 #[test]
-fn work_ticks_and_scratch_is_known_before() {
+fn work_ticks_and_the_bound_of_scratch_is_known_before() {
     let case = Case::normal(Sizes(1, 300, 300, 2, 1, 64, 64), DType::F32, vec![OwnTile::causal(1, 300)]);
     let ticks = AtomicUsize::new(0);
     let cx = Context {
@@ -129,14 +126,9 @@ fn work_ticks_and_scratch_is_known_before() {
     forward(&cx, &q, &k, &v, case.scale, &tiles, &mut state).unwrap();
     assert_eq!(ticks.load(Ordering::Relaxed), 3); // Blocks of 128, 128 and 44 rows.
 
-    let (fw, bw) =
-        (forward_scratch(&cx, &q, &k, &v, &tiles).unwrap(), backward_scratch(&q, &k, &v, &tiles).unwrap());
-    for (bytes, at_least) in [(fw, 128 * 300 * 4), (bw, 2 * 128 * 300 * 4)] {
-        assert!((at_least..4 << 20).contains(&bytes), "{bytes}");
-    }
-    // A tile of one row takes little.
-    let short = [OwnTile::full(1, 0..1, &[0..10])];
-    let tiles: Vec<_> = short.iter().map(OwnTile::tile).collect();
-    assert!(forward_scratch(&cx, &q, &k, &v, &tiles).unwrap() < 64 << 10);
-    assert!(backward_scratch(&q, &k, &v, &tiles).unwrap() < 64 << 10);
+    // Scores of 512 keys for 128 columns, twice in the backward.
+    let bytes = scratch(2, 1, 64, 64);
+    assert!((2 * 128 * 512 * 4..4 << 20).contains(&bytes), "{bytes}");
+    assert!(scratch(2, 1, 128, 64) > bytes);
+    assert_eq!(scratch(3, 2, 64, 64), 0, "heads that do not fit");
 }

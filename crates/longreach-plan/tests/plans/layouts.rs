@@ -18,6 +18,33 @@ fn b15_ownership_and_positions_within_documents() {
 }
 
 #[test]
+fn b15_every_token_of_any_documents_is_held_once_and_knows_its_place() {
+    for lengths in [&[4u64, 4][..], &[5, 11, 0, 48]] {
+        let mut bounds = vec![0];
+        bounds.extend(lengths.iter().scan(0, |end, len| {
+            *end += len;
+            Some(*end)
+        }));
+        let docs = documents(&bounds);
+        let total = *bounds.last().unwrap();
+        for pes in [2, 3] {
+            let shards = Layout::Zigzag.shard(total as usize, pes, &docs).unwrap();
+            let mut held = Vec::new();
+            for pe in 0..pes {
+                let places: Vec<_> = shards.positions_in_documents(pe, &docs).collect();
+                held.extend(shards.positions(pe).zip(places));
+            }
+            held.sort_unstable();
+            let expected: Vec<_> = docs
+                .iter()
+                .flat_map(|doc| doc.clone().map(move |token| (token as usize, (token - doc.start) as usize)))
+                .collect();
+            assert_eq!(held, expected, "{lengths:?} on {pes}");
+        }
+    }
+}
+
+#[test]
 fn b31_no_token_is_lost_whatever_the_length() {
     for pes in [1, 2, 3, 4, 5, 7, 8, 30] {
         for len in [0, 1, 2, 7, 10, 64, 2999] {

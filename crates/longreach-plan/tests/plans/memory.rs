@@ -28,6 +28,18 @@ fn the_need_is_what_the_buffers_hold() {
     assert_eq!(need.total, need.symmetric + need.fetch_slots + need.contribution_slots + need.state);
     let more = plan.need(&SHAPE, &Buffers { return_slots: 3, ..Buffers::default() }).unwrap();
     assert_eq!(more.total - need.total, need.contribution);
+    let more = plan.need(&SHAPE, &Buffers { header: 100, scratch: 7000, ..Buffers::default() }).unwrap();
+    assert_eq!((more.symmetric - need.symmetric, more.total - need.total), (200, 7200));
+}
+
+#[test]
+fn nothing_is_published_where_nobody_reads() {
+    let need = |pes, mask| {
+        let plan = Plan::new(&Request { pes, mask, ..request(1) }).unwrap();
+        plan.need(&SHAPE, &Buffers::default()).unwrap()
+    };
+    assert_eq!(need(1, Mask::causal()).symmetric, 0);
+    assert!(need(2, Mask::causal()).symmetric > 0);
 }
 
 #[test]

@@ -117,3 +117,16 @@ fn the_first_failure_counts() {
     assert_eq!(timeless(&error), "PE 1 refused during its program, stage 0, epoch 0: first");
     assert!(ends.iter().all(|end| { end.as_ref().is_some_and(|end| end.to_string() == error.to_string()) }));
 }
+
+#[test]
+fn a_world_that_runs_is_not_run_twice_at_once() {
+    let world = World::threads(2).unwrap();
+    let inner = world.clone();
+    let results = world.run(move |pe| {
+        let refused = inner.run(|_| Ok::<_, Error>(())).unwrap_err();
+        pe.team()?.barrier()?;
+        Ok::<_, Error>(matches!(refused, Error::Running { pes: 2 }))
+    });
+    assert_eq!(results.unwrap(), [true, true]);
+    assert!(world.run(|_| Ok::<_, Error>(())).is_ok(), "the next one may");
+}

@@ -188,6 +188,8 @@ pub(super) fn describe(
     let layout = options.layout.to_string();
     let layout_digest = digest(layout.as_bytes());
     let layout: String = layout.chars().take(512).collect();
+    // Within a bound on memory, what threads take decides how many stages there are.
+    let threads = options.memory.map_or(0, |_| options.threads);
     Description::new()
         .field("operation", "attention")
         .field("direction", direction.name())
@@ -205,6 +207,7 @@ pub(super) fn describe(
         .field("scale", scale)
         .field("stages", format!("{:?}", options.stages))
         .field("memory", format!("{:?}", options.memory))
+        .field("threads within the memory", threads)
         .field("return slots", options.return_slots)
         .field("publish slot", options.heap.publish)
         .field("return slot", options.heap.contribution)

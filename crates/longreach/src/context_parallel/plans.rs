@@ -1,9 +1,11 @@
 //! Plans of this process: PEs that are threads of it make the same calls, and plan them once.
 
 use super::call::Dims;
+use super::heap::HEADER;
+use super::room::UNDER_WAY;
 use crate::attention::Attention;
 use crate::error::Error;
-use crate::options::{Options, Stages};
+use crate::options::{Device, Options, Stages};
 use longreach_device::sync::process::{Mutex, OnceLock};
 use longreach_plan::{Buffers, Layout, Mask, Model, Need, Plan, Request, choose_stages};
 use std::sync::Arc;
@@ -41,7 +43,12 @@ pub fn plan(pes: usize, attention: &Attention, dims: &Dims, options: &Options) -
         layout: options.layout.clone(),
         stages: options.stages,
         memory: options.memory,
-        buffers: Buffers { return_slots: options.return_slots.max(1) as u64, ..Buffers::default() },
+        buffers: Buffers {
+            slots: UNDER_WAY as u64,
+            return_slots: options.return_slots.max(1) as u64,
+            header: HEADER as u64,
+            scratch: scratch(dims, options),
+        },
     };
     let entry = {
         let mut plans = PLANS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -54,6 +61,19 @@ pub fn plan(pes: usize, attention: &Attention, dims: &Dims, options: &Options) -
         entry
     };
     entry.get_or_init(|| make(&key)).clone()
+}
+
+/// Bytes of scratch that kernels take at most.
+fn scratch(dims: &Dims, options: &Options) -> u64 {
+    let bytes = match options.device {
+        Device::Cuda(_) => options.workspace,
+        Device::Cpu => {
+            let Dims { q_heads, kv_heads, head_dim, value_dim, .. } = *dims;
+            let thread = longreach_kernels::scratch(q_heads, kv_heads, head_dim, value_dim);
+            thread.saturating_mul(options.threads.max(1))
+        }
+    };
+    bytes as u64
 }
 
 fn make(key: &Key) -> Planned {

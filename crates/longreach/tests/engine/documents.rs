@@ -3,7 +3,7 @@
 use crate::harness::{
     Oracle, Problem, Results, Setting, Sizes, documents, everywhere, exact_everywhere, lengths, run, tensor,
 };
-use longreach::{DType, Documents, Layout, Mask, Tensor};
+use longreach::{DType, Documents, Elements, Layout, Mask, Tensor};
 
 fn sizes(len: usize, dtype: DType) -> Sizes {
     Sizes { batch: 1, q_len: len, kv_len: len, q_heads: 1, kv_heads: 1, head_dim: 8, value_dim: 8, dtype }
@@ -239,6 +239,40 @@ fn b31_every_token_has_one_owner_whatever_the_length() {
                 close("out", &setting, results.out[row * 8], 1.0);
                 close("lse", &setting, results.lse[row], (total as f64).ln());
             }
+        }
+    }
+}
+
+#[test]
+fn b15_what_is_sharded_comes_back_and_attention_has_the_same_owners() {
+    for lens in [&[4u64, 4][..], &[5, 11, 0, 48]] {
+        let total = lens.iter().sum::<u64>() as usize;
+        let count: Vec<f32> = (0..total * 2 * 8).map(|i| (i / 16) as f32).collect();
+        let mask = Mask::causal().window(Some(0), None).documents(lengths(lens));
+        let sizes = Sizes {
+            batch: 1,
+            q_len: total,
+            kv_len: total,
+            q_heads: 2,
+            kv_heads: 2,
+            head_dim: 8,
+            value_dim: 8,
+            dtype: DType::F32,
+        };
+        let mut problem = Problem::random(3, sizes, mask);
+        problem.v = Tensor::new(Elements::F32(count.clone()), [1, total, 2, 8]).unwrap();
+        let half: Vec<half::bf16> = count.iter().map(|&x| half::bf16::from_f32(x)).collect();
+        let half = Tensor::new(Elements::Bf16(half), [1, total, 2, 8]).unwrap();
+        for pes in [2, 3] {
+            let setting = Setting::new(pes, Layout::Zigzag, 1);
+            let (shards, _) = longreach::shards(pes, 1, &problem.attention, &setting.options()).unwrap();
+            for whole in [&problem.v, &half] {
+                let parts: Vec<_> =
+                    (0..pes).map(|pe| longreach::shard(&whole.view(), &shards, pe).unwrap()).collect();
+                assert_eq!(longreach::unshard(&parts, &shards).unwrap(), *whole);
+            }
+            // Each token sees itself alone.
+            assert_eq!(run(&problem, &setting).unwrap().out, count);
         }
     }
 }

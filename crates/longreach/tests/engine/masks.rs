@@ -78,7 +78,15 @@ fn b13_windows_around_chunk_sizes() {
             let results = run(&problem, &setting).unwrap();
             if left == 0 {
                 assert_eq!(results.out, problem.v.as_f32().unwrap(), "{setting:?}");
-                assert!(results.lse.iter().all(|lse| lse.is_finite()));
+                // The one score of each row.
+                let rows = |tensor: &longreach::Tensor| tensor.as_f32().unwrap().to_vec();
+                let (q, k) = (rows(&problem.q), rows(&problem.k));
+                for (row, lse) in results.lse.iter().enumerate() {
+                    let (q, k) = (&q[row * 32..][..32], &k[row * 32..][..32]);
+                    let score: f64 = q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
+                    let score = score * f64::from(32f32.sqrt().recip());
+                    assert!((f64::from(*lse) - score).abs() < 2e-6, "row {row}: {lse} {score} {setting:?}");
+                }
                 assert!(results.dq.iter().chain(&results.dk).all(|&x| x == 0.0), "{setting:?}");
             }
             if left >= 511 {

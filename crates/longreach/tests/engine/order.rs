@@ -2,7 +2,7 @@
 
 use crate::harness::{Oracle, Part, Problem, Results, Setting, Sizes, assemble, call, run, shard};
 use crate::transports::on_all;
-use longreach::{ContextParallel, DType, Error, Layout, Mask};
+use longreach::{ContextParallel, DType, Error, Layout, Mask, World};
 
 fn sizes(q_heads: usize, kv_heads: usize) -> Sizes {
     Sizes {
@@ -183,4 +183,41 @@ fn calls_after_the_first_allocate_no_symmetric_memory_and_start_nothing() {
         Ok(())
     });
     assert_eq!(results.unwrap().len(), 3);
+}
+
+/// PE 0 is done early and waits for gradients of PE 1, whose one tile takes several deadlines: a PE that computes is not
+/// one that stalls.
+#[test]
+fn a_tile_may_take_longer_than_the_deadline() {
+    let len = 6144;
+    let sizes = Sizes {
+        batch: 1,
+        q_len: len,
+        kv_len: len,
+        q_heads: 4,
+        kv_heads: 4,
+        head_dim: 64,
+        value_dim: 64,
+        dtype: DType::F32,
+    };
+    let problem = Problem::random(21, sizes, Mask::causal());
+    let setting = Setting::new(2, Layout::Contiguous, 1);
+    let options = setting.options_for(&[&problem]).unwrap();
+    let timed = |deadline| {
+        let times = World::threads(2).unwrap().with_deadline(deadline).run(|pe| {
+            let cp = ContextParallel::new(&pe.team()?, &options)?;
+            let begin = std::time::Instant::now();
+            call(&cp, &problem)?;
+            Ok::<_, longreach::Error>(begin.elapsed())
+        });
+        times.map(|times| times.into_iter().max().unwrap())
+    };
+    let usual = timed(std::time::Duration::from_secs(60)).unwrap();
+    // Blocks of rows and keys, after which a kernel tells that it gets on, take milliseconds.
+    let deadline = (usual / 8).max(std::time::Duration::from_millis(100));
+    if usual < 3 * deadline {
+        eprintln!("SKIPPED a_tile_may_take_longer_than_the_deadline: {usual:?} is over too soon");
+        return;
+    }
+    timed(deadline).unwrap();
 }

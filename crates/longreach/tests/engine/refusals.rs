@@ -44,6 +44,14 @@ fn all_name(texts: &[String], words: &[&str]) {
 }
 
 #[test]
+fn b29_dropout_is_refused_by_name() {
+    // No call takes it: who asks what there is learns that it is missing, and what to do.
+    let row = longreach::supports("dropout").expect("a row of the support table");
+    assert!(!row.supported() && !row.instead.is_empty());
+    assert!(longreach::support_table().contains("| dropout | no |"));
+}
+
+#[test]
 fn one_pe_with_another_call_is_an_error_on_all_that_names_the_field_and_both_values() {
     let problem = Problem::random(1, sizes(), Mask::causal());
     let causal = || Attention::new(Mask::causal(), 60);

@@ -49,6 +49,11 @@ impl Room {
     pub(crate) fn new(shapes: &Shapes, tiles: &[Tile]) -> Self {
         let keys = tiles.iter().map(|tile| Gather::new(tile.kv).keys()).max().unwrap_or(0);
         let rows = tiles.iter().map(|tile| tile.q.len()).max().unwrap_or(0);
+        Self::of(shapes, rows, keys)
+    }
+
+    /// The room for tiles of at most `rows` rows and `keys` keys.
+    pub(crate) fn of(shapes: &Shapes, rows: usize, keys: usize) -> Self {
         // A band may leave any smaller number of rows to a block.
         let widths = (1..=rows.min(ROWS)).map(|n| columns(n, heads_per_chunk(n, shapes.group)));
         Self {

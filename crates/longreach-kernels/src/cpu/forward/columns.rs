@@ -91,6 +91,11 @@ impl Room {
     pub(crate) fn new(shapes: &Shapes, count: usize, tiles: &[Tile]) -> Self {
         let keys = tiles.iter().map(|tile| Gather::new(tile.kv).keys()).max().unwrap_or(0);
         let rows = tiles.iter().map(|tile| tile.q.len()).max().unwrap_or(0);
+        Self::of(shapes, count, rows, keys)
+    }
+
+    /// The room for tiles of at most `rows` rows and `keys` keys.
+    pub(crate) fn of(shapes: &Shapes, count: usize, rows: usize, keys: usize) -> Self {
         let mut room = Self {
             columns: 0,
             all_columns: 0,
