@@ -113,6 +113,11 @@ impl Stream {
         match *self {}
     }
 
+    /// Blocks the calling thread until the GPU has done all that the stream has been given.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        match *self {}
+    }
+
     /// Keeps `what` until the GPU has done the work that is being queued now.
     pub fn keep(&self, _what: impl Any + Send) {
         match *self {}

@@ -1,6 +1,7 @@
 //! Tensors where an engine works: in the host's memory, or in a GPU's.
 
 use crate::error::Error;
+use crate::gpu_tensor::GpuTensor;
 use crate::memory::count;
 use crate::tensor::{Elements, Tensor};
 use longreach_device::cuda::{self, Gpu};
@@ -27,9 +28,7 @@ pub(crate) enum Array {
 
 /// A tensor in a GPU's memory.
 pub(crate) struct GpuArray {
-    memory: cuda::Memory,
-    dtype: DType,
-    shape: [usize; 4],
+    tensor: GpuTensor,
     /// The same on the host, once somebody has asked for it.
     copy: OnceLock<Tensor>,
 }
@@ -47,8 +46,8 @@ impl Array {
             Place::Gpu(gpu) => {
                 let bytes = len.checked_mul(dtype.size());
                 let bytes = bytes.ok_or(Error::OutOfMemory { what, bytes: usize::MAX })?;
-                let memory = cuda::Memory::new(gpu, bytes)?;
-                Ok(Array::Gpu(GpuArray { memory, dtype, shape, copy: OnceLock::new() }))
+                let memory = Arc::new(cuda::Memory::new(gpu, bytes)?);
+                Ok(GpuTensor { memory, dtype, shape }.into())
             }
         }
     }
@@ -56,14 +55,14 @@ impl Array {
     pub(crate) fn shape(&self) -> [usize; 4] {
         match self {
             Array::Host(tensor) => tensor.shape(),
-            Array::Gpu(array) => array.shape,
+            Array::Gpu(array) => array.tensor.shape,
         }
     }
 
     pub(crate) fn dtype(&self) -> DType {
         match self {
             Array::Host(tensor) => tensor.dtype(),
-            Array::Gpu(array) => array.dtype,
+            Array::Gpu(array) => array.tensor.dtype,
         }
     }
 
@@ -88,10 +87,22 @@ impl Array {
         }
     }
 
+    /// Becomes `exact`, float32 in the host's memory, rounded to this array's type.
+    pub(crate) fn round(&mut self, exact: &Array) -> Result<(), Error> {
+        let exact = exact.f32()?;
+        match self {
+            Array::Host(tensor) => {
+                tensor.round(exact);
+                Ok(())
+            }
+            Array::Gpu(_) => Err(elsewhere("a GPU", "the host")),
+        }
+    }
+
     /// The tensor's memory on a GPU, for its kernels.
     pub(crate) fn gpu(&self) -> Result<&cuda::Memory, Error> {
         match self {
-            Array::Gpu(array) => Ok(&array.memory),
+            Array::Gpu(array) => Ok(&array.tensor.memory),
             Array::Host(_) => Err(elsewhere("the host", "a GPU")),
         }
     }
@@ -105,10 +116,7 @@ impl Array {
         if let Some(tensor) = array.copy.get() {
             return Ok(tensor);
         }
-        let what = "a result on the host";
-        let mut elements = Elements::zeros(what, array.dtype, count(what, array.shape)?)?;
-        cuda::Stream::new(array.memory.gpu())?.download(&array.memory, elements.bytes_mut())?;
-        let tensor = Tensor::new(elements, array.shape)?;
+        let tensor = array.tensor.download()?;
         Ok(array.copy.get_or_init(|| tensor))
     }
 }
@@ -122,15 +130,23 @@ impl Parts for Array {
     fn part(&self, part: usize) -> Option<Bytes<'_>> {
         (part == 0).then_some(match self {
             Array::Host(tensor) => Bytes::Host(tensor.elements().bytes()),
-            Array::Gpu(array) => Bytes::Gpu(&array.memory),
+            Array::Gpu(array) => Bytes::Gpu(&array.tensor.memory),
         })
     }
 
     fn part_mut(&mut self, part: usize) -> Option<BytesMut<'_>> {
-        (part == 0).then_some(match self {
-            Array::Host(tensor) => BytesMut::Host(tensor.bytes_mut()),
-            Array::Gpu(array) => BytesMut::Gpu(&mut array.memory),
-        })
+        match self {
+            _ if part > 0 => None,
+            Array::Host(tensor) => Some(BytesMut::Host(tensor.bytes_mut())),
+            // What others hold too is not written.
+            Array::Gpu(array) => Arc::get_mut(&mut array.tensor.memory).map(BytesMut::Gpu),
+        }
+    }
+}
+
+impl From<GpuTensor> for Array {
+    fn from(tensor: GpuTensor) -> Self {
+        Array::Gpu(GpuArray { tensor, copy: OnceLock::new() })
     }
 }
 

@@ -16,6 +16,7 @@ mod array;
 mod attention;
 mod context_parallel;
 mod error;
+mod gpu_tensor;
 mod memory;
 mod options;
 pub mod reference;
@@ -28,6 +29,8 @@ pub use context_parallel::{
     ContextParallel, Dims, Direction, Forward, Gradients, Output, Saved, Statistics, plan, shards,
 };
 pub use error::Error;
+pub use gpu_tensor::{GpuTensor, Input};
+pub use longreach_device::cuda::Gpu;
 pub use longreach_device::{Kind, Label, Span};
 pub use longreach_kernels::{ConvertError, DType, Data, View, ViewError, gemm_rate};
 pub use longreach_plan::{Band, Bands, Documents, Edge, Layout, Mask, Need, PePlan, Plan, Shards};
@@ -35,7 +38,7 @@ pub use longreach_shmem::{
     Error as ShmemError, Failure, FailureKind, MOST_PES, Operation, Pe, Piece, Rendezvous, Signals,
     Symmetric, Team, World,
 };
-pub use options::{Device, HeapSize, Hook, Options, StageHook, Stages};
+pub use options::{Device, HeapSize, Hook, Options, Precision, StageHook, Stages};
 pub use sharding::{shard, unshard};
 pub use support::{SUPPORT, Support, support_table, supports};
 pub use tensor::{Elements, Tensor};

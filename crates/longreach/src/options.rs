@@ -35,6 +35,16 @@ impl Device {
     }
 }
 
+/// The type of outputs and gradients. Log-sum-exps are always float32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Float32, as they are accumulated.
+    #[default]
+    Float32,
+    /// The inputs' type: rounded once, when they are complete.
+    AsInputs,
+}
+
 /// Options of a [`ContextParallel`](crate::ContextParallel), the same on all PEs of its team (but `threads`,
 /// `before_stage` and the GPU's number).
 #[derive(Clone, Debug)]
@@ -53,6 +63,8 @@ pub struct Options {
     pub return_slots: usize,
     /// What this PE computes on, of the same kind on all PEs.
     pub device: Device,
+    /// The type of outputs and gradients.
+    pub precision: Precision,
     /// Whether the same call gives the same bits each time. On a CPU it always does; on a GPU the backward then takes
     /// longer.
     pub deterministic: bool,
@@ -86,6 +98,7 @@ impl Default for Options {
             heap: HeapSize::default(),
             return_slots: 2,
             device: Device::Cpu,
+            precision: Precision::Float32,
             deterministic: false,
             workspace: 1 << 30,
             before_stage: None,

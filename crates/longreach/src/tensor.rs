@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::memory::{count, filled, reserved};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use longreach_kernels::{DType, Data, View};
 
@@ -107,6 +108,15 @@ impl Tensor {
         match &mut self.data {
             Elements::F32(data) => data,
             _ => &mut [],
+        }
+    }
+
+    /// The elements become `exact`, of which there are as many, rounded to nearest even.
+    pub(crate) fn round(&mut self, exact: &[f32]) {
+        match &mut self.data {
+            Elements::F32(data) => data.copy_from_slice(exact),
+            Elements::F16(data) => data.convert_from_f32_slice(exact),
+            Elements::Bf16(data) => data.convert_from_f32_slice(exact),
         }
     }
 

@@ -92,6 +92,11 @@ impl Stream {
         // SAFETY: `from` has as many bytes, and both outlive the copy, which is waited for.
         unsafe { result::memcpy_dtoh_async(into, from.address(), self.stream.cu_stream()) }
             .map_err(driver("cuMemcpyDtoHAsync"))?;
+        self.synchronize()
+    }
+
+    /// Blocks the calling thread until the GPU has done all that the stream has been given.
+    pub fn synchronize(&self) -> Result<(), Error> {
         self.stream.synchronize().map_err(driver("cuStreamSynchronize"))
     }
 }

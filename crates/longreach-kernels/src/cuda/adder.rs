@@ -2,7 +2,9 @@
 
 use super::driver;
 use super::kernels::Kernels;
-use super::memory::Memory;
+use super::memory::{Memory, View};
+use super::merge::check_rows;
+use super::operand::element;
 use super::rows::{Extent, Move, Rows4};
 use crate::error::Error;
 use cudarc::driver::CudaStream;
@@ -56,5 +58,19 @@ impl Adder {
         let extent = Extent { batches: 1, heads: 1, dim: width };
         // SAFETY: all rows are within the memory, which is valid, as its maker promised.
         unsafe { self.kernels.rows(Move::AddFloat, rows(from), rows(to), pieces, extent) }
+    }
+
+    /// Queues the rounding of `from`, float32 of the view's shape, to the view `to` of bf16 or f16.
+    pub fn round(&self, from: Memory, to: &View) -> Result<(), Error> {
+        let [batches, rows, heads, dim] = to.shape();
+        from.check_f32("the tensor to round", &to.shape())?;
+        check_rows("the tensor to round to", to)?;
+        let element = element(&[("the tensor to round to", to)])?;
+        self.stream.context().bind_to_thread().map_err(driver)?;
+        let from = Rows4::contiguous(from.address(), rows, heads, dim);
+        let to = Rows4 { address: to.at(0, 0, 0), strides: to.strides() };
+        let extent = Extent { batches, heads, dim };
+        // SAFETY: sizes have been checked; the memory is valid, as its maker promised.
+        unsafe { self.kernels.rows(Move::Cast(element), from, to, &[(0, 0, rows)], extent) }
     }
 }

@@ -70,7 +70,7 @@ pub fn cast(cx: &Context, from: &mut Sum, to: &View) -> Result<(), Error> {
 }
 
 /// Outputs are written 16 bytes at a time.
-fn check_rows(what: &str, view: &View) -> Result<(), Error> {
+pub(super) fn check_rows(what: &str, view: &View) -> Result<(), Error> {
     let dim = view.shape()[3];
     if !view.is_aligned() || !dim.is_multiple_of(8) || dim > 1024 {
         return Err(Error::Refused(format!(

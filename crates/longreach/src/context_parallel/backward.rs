@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::call::Call;
-use super::device::{self, Total};
+use super::device::{self, Role, Total};
 use super::exchange::{Exchange, Rows};
 use super::forward::{Inputs, Outputs};
 use super::returns::{self, Grads};
@@ -11,7 +11,6 @@ use super::stages::{batches, each_stage, kernel_tiles};
 use crate::array::Array;
 use crate::error::Error;
 use longreach_device::{Event, Filling, Kind, Loan, Pending, Slot};
-use longreach_kernels::DType;
 use std::collections::VecDeque;
 
 /// What every stage of a backward reads on the compute stream.
@@ -45,7 +44,7 @@ impl Engine {
             delta: delta.on(label.clone(), &self.compute),
         };
         let mut dq = self.queue_dq(call)?;
-        let own = |what, shape| Ok::<_, Error>(Total::new(Array::new(&self.place, what, DType::F32, shape)?));
+        let own = |what, shape| self.total(call, what, shape);
         let [k, v] = call.kv_shapes(0);
         let mut own = Some(Slot::new("dk and dv", Grads { dk: own("dk", k)?, dv: own("dv", v)? }));
         let mut own_done = None;
@@ -83,7 +82,8 @@ impl Engine {
         free.into_iter().for_each(|slot| room.put_contribution(slot));
         let kernels = self.kernels.clone();
         self.compute.launch(call.label(Kind::Merge, call.fetched()), (&mut dq,), move |(dq,)| {
-            kernels.settle(dq).map_err(Error::into_fault)
+            let settled = kernels.settle(dq);
+            settled.and_then(|()| kernels.round(dq, Role::Compute)).map_err(Error::into_fault)
         })?;
         let agreed = exchange.finish()?;
         self.compute.wait(call.label(Kind::Wait, call.fetched()), &agreed);
@@ -119,8 +119,8 @@ impl Engine {
     fn queue_dq(&self, call: &Call) -> Result<Filling<Total>, Error> {
         let dims = call.dims;
         let shape = [dims.batch, call.pe_plan().q_rows, dims.q_heads, dims.head_dim];
-        let dq = Total::new(Array::new(&self.place, "dq", DType::F32, shape)?);
-        let mut dq = Slot::new("dq", dq).fill(call.label(Kind::Wait, 0), &self.compute);
+        let mut dq =
+            Slot::new("dq", self.total(call, "dq", shape)?).fill(call.label(Kind::Wait, 0), &self.compute);
         let kernels = self.kernels.clone();
         self.compute.launch(call.label(Kind::Merge, 0), (&mut dq,), move |(dq,)| {
             kernels.clear(dq, shape).map_err(Error::into_fault)
@@ -179,7 +179,17 @@ impl Engine {
         let mut arrived = arrived.fill(label.clone(), &self.add);
         returns::add_all(&self.heap, &self.add, &self.kernels, call, &mut arrived, &mut home)?;
         room.put_arrived(arrived.finish(&self.add)?.reuse()?);
+        let kernels = self.kernels.clone();
+        self.add.launch(call.label(Kind::Merge, 0), (&mut home,), move |(home,)| {
+            let keys = kernels.round(&mut home.dk, Role::Add);
+            keys.and_then(|()| kernels.round(&mut home.dv, Role::Add)).map_err(Error::into_fault)
+        })?;
         self.add.wait(label, agreed);
         Ok(home.finish(&self.add)?)
+    }
+
+    /// A gradient that the caller gets.
+    fn total(&self, call: &Call, what: &'static str, shape: [usize; 4]) -> Result<Total, Error> {
+        Total::result_of(&self.place, what, shape, call.dims.dtype, self.options.precision)
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::attention::Attention;
 use crate::error::Error;
+use crate::gpu_tensor::Input;
 use crate::options::Options;
 use longreach_device::{Kind, Label};
-use longreach_kernels::{DType, View};
+use longreach_kernels::DType;
 use longreach_plan::{PePlan, Plan, Shape, Stage};
 use longreach_shmem::Description;
 use longreach_shmem::agreement::digest;
@@ -46,8 +47,13 @@ pub struct Dims {
 }
 
 impl Dims {
-    /// The dims of a call on such views; fails when they do not fit together.
-    pub fn of(q: &View, k: &View, v: &View) -> Result<Self, Error> {
+    /// The dims of a call on such inputs; fails when they do not fit together.
+    pub fn of<'a>(
+        q: impl Into<Input<'a>>,
+        k: impl Into<Input<'a>>,
+        v: impl Into<Input<'a>>,
+    ) -> Result<Self, Error> {
+        let (q, k, v) = (q.into(), k.into(), v.into());
         let ([bq, _, hq, dq], [bk, sk, hk, dk], [bv, sv, hv, dv]) = (q.shape(), k.shape(), v.shape());
         let input = |text: String| Err(Error::Input(text));
         if q.dtype() != k.dtype() || q.dtype() != v.dtype() {

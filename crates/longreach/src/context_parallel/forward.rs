@@ -8,6 +8,7 @@ use super::room::Room;
 use super::stages::{batches, each_stage, kernel_tiles};
 use crate::array::{Array, Place};
 use crate::error::Error;
+use crate::options::Precision;
 use longreach_device::{Filling, Kind, Loan, Pending, Slot};
 use longreach_kernels::DType;
 
@@ -18,23 +19,40 @@ pub(super) struct Inputs {
 }
 
 /// Attention of this PE's queries: out `[batch, rows, query heads, value_dim]`, lse `[batch, query heads, rows, 1]`.
+///
+/// The backward of a CPU reads out in float32, that of a GPU in the inputs' type.
 pub(super) struct Outputs {
-    pub(super) out: Array,
-    pub(super) lse: Array,
-    /// On a GPU, out in the inputs' type.
+    /// Out in float32.
+    pub(super) exact: Option<Array>,
+    /// Out in the inputs' type.
     pub(super) rounded: Option<Array>,
+    pub(super) lse: Array,
+    precision: Precision,
 }
 
 impl Outputs {
-    fn new(place: &Place, call: &Call) -> Result<Self, Error> {
+    fn new(place: &Place, precision: Precision, call: &Call) -> Result<Self, Error> {
         let shape = call.out_shape();
         let [batch, rows, heads, _] = shape;
-        let rounded = matches!(place, Place::Gpu(_));
+        let out = |wanted: bool, dtype| wanted.then(|| Array::new(place, "out", dtype, shape)).transpose();
+        let on_gpu = matches!(place, Place::Gpu(_));
+        let as_inputs = precision == Precision::AsInputs;
         Ok(Self {
-            out: Array::new(place, "out", DType::F32, shape)?,
+            exact: out(!on_gpu || !as_inputs, DType::F32)?,
+            rounded: out(on_gpu || as_inputs, call.dims.dtype)?,
             lse: Array::new(place, "lse", DType::F32, [batch, heads, rows, 1])?,
-            rounded: rounded.then(|| Array::new(place, "out", call.dims.dtype, shape)).transpose()?,
+            precision,
         })
+    }
+
+    /// What the caller gets.
+    pub(super) fn out(&self) -> &Array {
+        let (first, second) = match self.precision {
+            Precision::Float32 => (&self.exact, &self.rounded),
+            Precision::AsInputs => (&self.rounded, &self.exact),
+        };
+        // There is always one of them.
+        first.as_ref().or(second.as_ref()).unwrap_or(&self.lse)
     }
 }
 
@@ -96,7 +114,7 @@ impl Engine {
     }
 
     fn normalise(&self, call: &Call, carried: &mut Filling<Carried>) -> Result<Pending<Outputs>, Error> {
-        let outputs = Outputs::new(&self.place, call)?;
+        let outputs = Outputs::new(&self.place, self.options.precision, call)?;
         let mut outputs = Slot::new("outputs", outputs).fill(call.label(Kind::Wait, 0), &self.compute);
         let (own, kernels) = (call.clone(), self.kernels.clone());
         self.compute.launch(

@@ -15,6 +15,7 @@ mod statistics;
 use crate::array::{Array, Place};
 use crate::attention::Attention;
 use crate::error::Error;
+use crate::gpu_tensor::{GpuTensor, Input};
 use crate::options::{HeapSize, Options};
 use crate::tensor::Tensor;
 use call::{Call, describe};
@@ -65,7 +66,7 @@ struct Calls {
 
 /// What a forward produces.
 pub struct Forward {
-    /// `[batch, rows, query heads, value_dim]`, float32.
+    /// `[batch, rows, query heads, value_dim]`, of the type that [`Options::precision`] says.
     pub out: Output,
     /// Natural log of the sum of exponentials, `[batch, query heads, rows, 1]`, float32; -inf where nothing is seen.
     pub lse: Output,
@@ -84,11 +85,11 @@ pub struct Saved {
 
 /// What a backward produces.
 pub struct Gradients {
-    /// As q, float32.
+    /// As q, of the type that [`Options::precision`] says.
     pub dq: Output,
-    /// As k, float32.
+    /// As k.
     pub dk: Output,
-    /// As v, float32.
+    /// As v.
     pub dv: Output,
     engine: Arc<Engine>,
     call: Call,
@@ -116,11 +117,11 @@ impl Output {
     pub fn wait(&self) -> Result<&Tensor, Error> {
         let failed = || self.engine.failed();
         let array = match &self.inner {
-            Inner::Out(pending) => self.host_waits(COMPUTE, || Ok(&pending.read_unless(failed)?.out)),
+            Inner::Out(pending) => self.host_waits(COMPUTE, || Ok(pending.read_unless(failed)?.out())),
             Inner::Lse(pending) => self.host_waits(COMPUTE, || Ok(&pending.read_unless(failed)?.lse)),
-            Inner::Dq(pending) => self.host_waits(COMPUTE, || Ok(&pending.read_unless(failed)?.array)),
-            Inner::Dk(pending) => self.host_waits(ADD, || Ok(&pending.read_unless(failed)?.dk.array)),
-            Inner::Dv(pending) => self.host_waits(ADD, || Ok(&pending.read_unless(failed)?.dv.array)),
+            Inner::Dq(pending) => self.host_waits(COMPUTE, || Ok(pending.read_unless(failed)?.result())),
+            Inner::Dk(pending) => self.host_waits(ADD, || Ok(pending.read_unless(failed)?.dk.result())),
+            Inner::Dv(pending) => self.host_waits(ADD, || Ok(pending.read_unless(failed)?.dv.result())),
         }?;
         array.tensor()
     }
@@ -189,9 +190,16 @@ impl ContextParallel {
     /// Attention of this PE's queries over all PEs' keys and values. Collective over the team.
     ///
     /// `q` `[batch, rows, query heads, head_dim]`, `k` `[batch, rows, kv heads, head_dim]` and `v` `[batch, rows, kv
-    /// heads, value_dim]` are this PE's rows in the order of [`ContextParallel::shards`], of one type, with any
-    /// strides; they are copied before the call returns. A refused call is an error on every PE.
-    pub fn forward(&self, q: &View, k: &View, v: &View, attention: &Attention) -> Result<Forward, Error> {
+    /// heads, value_dim]` are this PE's rows in the order of [`ContextParallel::shards`], of one type; see [`Input`]. A
+    /// refused call is an error on every PE.
+    pub fn forward<'a>(
+        &self,
+        q: impl Into<Input<'a>>,
+        k: impl Into<Input<'a>>,
+        v: impl Into<Input<'a>>,
+        attention: &Attention,
+    ) -> Result<Forward, Error> {
+        let (q, k, v) = (q.into(), k.into(), v.into());
         let engine = &self.engine;
         let mut calls = lock(&engine.calls);
         let call = engine.prepare(&mut calls, q, k, v, attention).map_err(|error| engine.refused(error))?;
@@ -215,10 +223,11 @@ impl ContextParallel {
 }
 
 impl Saved {
-    /// Gradients of this PE's rows, from `dout` `[batch, rows, query heads, value_dim]` of any type and strides,
-    /// copied before the call returns. Collective over the team; forwards may be differentiated in any order, the
+    /// Gradients of this PE's rows, from `dout` `[batch, rows, query heads, value_dim]`, on a CPU of any
+    /// type, on a GPU of the inputs'; see [`Input`]. Collective over the team; forwards may be differentiated in any order, the
     /// same on all PEs.
-    pub fn backward(self, dout: &View) -> Result<Gradients, Error> {
+    pub fn backward<'a>(self, dout: impl Into<Input<'a>>) -> Result<Gradients, Error> {
+        let dout = dout.into();
         let engine = self.engine.clone();
         let mut calls = lock(&engine.calls);
         let dims = self.call.dims;
@@ -279,9 +288,9 @@ impl Engine {
     fn prepare(
         &self,
         calls: &mut Calls,
-        q: &View,
-        k: &View,
-        v: &View,
+        q: Input,
+        k: Input,
+        v: Input,
         attention: &Attention,
     ) -> Result<Call, Error> {
         let dims = Dims::of(q, k, v)?;
@@ -314,39 +323,65 @@ impl Engine {
         Ok(self.number(calls, Direction::Forward, attention, plan, dims))
     }
 
-    /// Queues the copy of an input to where the engine works.
+    /// Brings an input to where the engine works.
     fn bring(
         &self,
         call: &Call,
         name: &'static str,
-        view: &View,
+        input: Input,
         stream: &Stream,
     ) -> Result<Pending<Array>, Error> {
-        let tensor = Tensor::copy_of(view)?;
-        if matches!(self.place, Place::Host) {
-            return Ok(Pending::ready(name, Array::Host(tensor)));
-        }
-        let array = Array::new(&self.place, name, tensor.dtype(), tensor.shape())?;
+        let view = match (input, &self.place) {
+            (Input::Gpu(tensor), _) => return Ok(Pending::ready(name, self.own(name, tensor)?)),
+            (Input::Host(view), Place::Host) => {
+                return Ok(Pending::ready(name, Array::Host(Tensor::copy_of(&view)?)));
+            }
+            (Input::Host(view), Place::Gpu(_)) => view,
+        };
+        let array = Array::new(&self.place, name, view.dtype(), view.shape())?;
         let label = call.label(Kind::Publish, 0);
         let mut filling = Slot::new(name, array).fill(label.clone(), stream);
-        upload(stream, label, &mut filling, 0, tensor)?;
+        upload(stream, label, &mut filling, 0, Tensor::copy_of(&view)?)?;
         Ok(filling.finish(stream)?)
     }
 
-    /// As [`Engine::bring`], of K and V on the communication stream.
-    fn bring_rows(&self, call: &Call, k: &View, v: &View) -> Result<Pending<Rows>, Error> {
-        let [k, v] = [Tensor::copy_of(k)?, Tensor::copy_of(v)?];
+    /// As [`Engine::bring`], of K and V for the communication stream.
+    fn bring_rows(&self, call: &Call, k: Input, v: Input) -> Result<Pending<Rows>, Error> {
         const NAME: &str = "k and v";
-        if matches!(self.place, Place::Host) {
-            return Ok(Pending::ready(NAME, Rows { k: Array::Host(k), v: Array::Host(v) }));
-        }
-        let array = |tensor: &Tensor| Array::new(&self.place, NAME, tensor.dtype(), tensor.shape());
+        let host = |view: View| Ok::<_, Error>(Array::Host(Tensor::copy_of(&view)?));
+        let (k, v) = match (k, v, &self.place) {
+            (Input::Gpu(k), Input::Gpu(v), _) => {
+                let rows = Rows { k: self.own("k", k)?, v: self.own("v", v)? };
+                return Ok(Pending::ready(NAME, rows));
+            }
+            (Input::Host(k), Input::Host(v), Place::Host) => {
+                return Ok(Pending::ready(NAME, Rows { k: host(k)?, v: host(v)? }));
+            }
+            (Input::Host(k), Input::Host(v), Place::Gpu(_)) => (k, v),
+            _ => return Err(Error::Input("k and v are not in one place: pass both from there".to_owned())),
+        };
+        let array = |view: &View| Array::new(&self.place, NAME, view.dtype(), view.shape());
         let label = call.label(Kind::Publish, 0);
         let rows = Rows { k: array(&k)?, v: array(&v)? };
         let mut filling = Slot::new(NAME, rows).fill(label.clone(), &self.comm);
-        upload(&self.comm, label.clone(), &mut filling, 0, k)?;
-        upload(&self.comm, label, &mut filling, 1, v)?;
+        upload(&self.comm, label.clone(), &mut filling, 0, Tensor::copy_of(&k)?)?;
+        upload(&self.comm, label, &mut filling, 1, Tensor::copy_of(&v)?)?;
         Ok(filling.finish(&self.comm)?)
+    }
+
+    /// A tensor on this engine's GPU; another place is refused.
+    fn own(&self, name: &str, tensor: &GpuTensor) -> Result<Array, Error> {
+        let given = tensor.gpu().ordinal();
+        match &self.place {
+            Place::Gpu(gpu) if gpu.ordinal() == given => Ok(tensor.clone().into()),
+            Place::Gpu(gpu) => Err(Error::Input(format!(
+                "{name} is on GPU {given} and this PE computes on GPU {}: pass it from there, or from the host",
+                gpu.ordinal()
+            ))),
+            Place::Host => Err(Error::Input(format!(
+                "{name} is on GPU {given} and this PE computes on the CPU: pass it from the host, or choose Device::Cuda"
+            ))),
+        }
     }
 
     /// Gives a call the next epoch.

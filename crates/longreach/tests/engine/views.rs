@@ -1,8 +1,10 @@
 //! Inputs with strides: bit-equal to contiguous ones, and not modified.
 
-use crate::harness::{Problem, Setting, Sizes, normal, run};
+use crate::harness::{Problem, Setting, Sizes, call, normal, run};
 use crate::transports::on_all;
-use longreach::{ContextParallel, DType, Data, Elements, Error, Layout, Mask, Tensor, View};
+use longreach::{
+    ContextParallel, DType, Data, Elements, Error, Layout, Mask, Options, Precision, Tensor, View,
+};
 
 /// A view of the elements of `tensor`.
 fn view<'a>(tensor: &'a Tensor, shape: [usize; 4], strides: [usize; 4], offset: usize) -> View<'a> {
@@ -111,6 +113,44 @@ fn b19_views_of_any_strides_give_the_bits_of_contiguous_ones() {
             let failures = crate::harness::Oracle::new(&whole)
                 .failures(&run(&whole, &Setting::new(3, Layout::Zigzag, 2)).unwrap());
             assert!(failures.is_empty(), "case {case} {dtype}: {failures:#?}");
+        }
+    }
+}
+
+#[test]
+fn outputs_in_the_inputs_type_are_the_float32_ones_rounded_once() {
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        let sizes = Sizes {
+            batch: 2,
+            q_len: 61,
+            kv_len: 61,
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            value_dim: 8,
+            dtype,
+        };
+        let problem = Problem::random(31, sizes, Mask::causal());
+        let setting = Setting::new(3, Layout::Zigzag, 2);
+        let parts = |precision| {
+            let options = Options { precision, ..setting.options_for(&[&problem]).unwrap() };
+            on_all(3, |pe| call(&ContextParallel::new(&pe.team()?, &options)?, &problem)).unwrap()
+        };
+        let (exact, rounded) = (parts(Precision::Float32), parts(Precision::AsInputs));
+        for (exact, rounded) in exact.iter().zip(&rounded) {
+            assert_eq!(exact.lse, rounded.lse);
+            let exact = [&exact.out, &exact.grads[0], &exact.grads[1], &exact.grads[2]];
+            let rounded = [&rounded.out, &rounded.grads[0], &rounded.grads[1], &rounded.grads[2]];
+            for (exact, rounded) in exact.into_iter().zip(rounded) {
+                assert_eq!((exact.dtype(), rounded.dtype()), (DType::F32, dtype));
+                let exact = exact.as_f32().unwrap().iter();
+                let expected = match dtype {
+                    DType::F32 => Elements::F32(exact.copied().collect()),
+                    DType::F16 => Elements::F16(exact.map(|&x| half::f16::from_f32(x)).collect()),
+                    DType::Bf16 => Elements::Bf16(exact.map(|&x| half::bf16::from_f32(x)).collect()),
+                };
+                assert_eq!(*rounded.elements(), expected);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Kernels of the CPU.
 
-use super::{Operands, Total};
+use super::{Operands, Role, Total};
 use crate::array::Array;
 use crate::context_parallel::call::{Call, Dims};
 use crate::context_parallel::exchange::Rows;
@@ -61,6 +61,10 @@ fn state(carried: &mut Carried) -> Result<State<'_>, Error> {
     Ok(State { acc: acc.f32_mut()?, max: max.f32_mut()?, sum: sum.f32_mut()? })
 }
 
+fn no_output() -> Error {
+    Error::Input("there is no output in float32".to_owned())
+}
+
 impl super::Kernels for Kernels {
     fn launch_flops(&self) -> u64 {
         LAUNCH_FLOPS
@@ -90,9 +94,14 @@ impl super::Kernels for Kernels {
     }
 
     fn finish(&self, _call: &Call, carried: &mut Carried, outputs: &mut Outputs) -> Result<(), Error> {
-        let shape = outputs.out.shape();
-        let (state, out, lse) = (state(carried)?, outputs.out.f32_mut()?, outputs.lse.f32_mut()?);
-        Ok(self.run(|cx| finish(cx, &state, shape, out, lse))?)
+        let exact = outputs.exact.as_mut().ok_or_else(no_output)?;
+        let shape = exact.shape();
+        let (state, lse) = (state(carried)?, outputs.lse.f32_mut()?);
+        self.run(|cx| finish(cx, &state, shape, exact.f32_mut()?, lse).map_err(Error::from))?;
+        match &mut outputs.rounded {
+            Some(rounded) => rounded.round(exact),
+            None => Ok(()),
+        }
     }
 
     fn delta_len(&self, rows: usize) -> usize {
@@ -100,7 +109,8 @@ impl super::Kernels for Kernels {
     }
 
     fn delta(&self, dout: &Array, outputs: &Outputs, rows: &mut Array) -> Result<(), Error> {
-        let (dout, out, rows) = (dout.host()?.view(), outputs.out.f32()?, rows.f32_mut()?);
+        let out = outputs.exact.as_ref().ok_or_else(no_output)?;
+        let (dout, out, rows) = (dout.host()?.view(), out.f32()?, rows.f32_mut()?);
         Ok(self.run(|cx| delta(cx, &dout, out, rows))?)
     }
 
@@ -130,6 +140,13 @@ impl super::Kernels for Kernels {
 
     fn settle(&self, _total: &mut Total) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn round(&self, total: &mut Total, _role: Role) -> Result<(), Error> {
+        match &mut total.rounded {
+            Some(rounded) => rounded.round(&total.array),
+            None => Ok(()),
+        }
     }
 
     fn add(&self, call: &Call, arrived: &Array, runs: &[Run], home: &mut Grads) -> Result<(), Error> {

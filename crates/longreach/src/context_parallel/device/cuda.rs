@@ -1,6 +1,6 @@
 //! Kernels of a GPU.
 
-use super::{Operands, Total};
+use super::{Operands, Role, Total};
 use crate::array::Array;
 use crate::context_parallel::call::{Call, Dims};
 use crate::context_parallel::exchange::Rows;
@@ -11,8 +11,8 @@ use crate::options::Options;
 use longreach_device::cuda;
 use longreach_device::sync::process::Mutex;
 use longreach_kernels::cuda::{
-    Adder, Context, Memory, Settings, State, Sum, View, accepts, backward, backward_scratch, finish, forward,
-    forward_scratch, reset, settle,
+    Adder, Context, Memory, Settings, State, Sum, View, accepts, backward, backward_scratch, cast, finish,
+    forward, forward_scratch, reset, settle,
 };
 use longreach_kernels::{DType, Tile};
 use longreach_shmem::Team;
@@ -145,10 +145,8 @@ impl super::Kernels for Kernels {
         let shape = call.out_shape();
         let lse = floats(&outputs.lse, shape[0] * shape[1] * shape[2])?;
         self.work(|work| {
-            finish(&work.context, state, &view(&outputs.out, shape)?, lse)?;
-            // cuDNN's backward reads the output in the inputs' type.
-            if let Some(rounded) = &outputs.rounded {
-                finish(&work.context, state, &view(rounded, shape)?, lse)?;
+            for out in outputs.rounded.iter().chain(&outputs.exact) {
+                finish(&work.context, state, &view(out, shape)?, lse)?;
             }
             Ok(())
         })
@@ -179,7 +177,9 @@ impl super::Kernels for Kernels {
         grads: &mut Grads,
     ) -> Result<(), Error> {
         let Operands { q, rows, dout, outputs, .. } = operands;
-        let out = outputs.rounded.as_ref().unwrap_or(&outputs.out);
+        let Some(out) = &outputs.rounded else {
+            return Err(Error::Input("there is no output in the inputs' type".to_owned()));
+        };
         let shape = call.out_shape();
         let lse = floats(&outputs.lse, shape[0] * shape[1] * shape[2])?;
         let (q, (k, v)) = (view(q, q.shape())?, views(call, stage, rows)?);
@@ -198,6 +198,18 @@ impl super::Kernels for Kernels {
     fn settle(&self, total: &mut Total) -> Result<(), Error> {
         let sum = known(&mut total.sum)?;
         self.work(|work| Ok(settle(&work.context, sum)?))
+    }
+
+    fn round(&self, total: &mut Total, role: Role) -> Result<(), Error> {
+        let Some(rounded) = &total.rounded else { return Ok(()) };
+        let to = view(rounded, rounded.shape())?;
+        match role {
+            Role::Compute => self.work(|work| Ok(cast(&work.context, known(&mut total.sum)?, &to)?)),
+            Role::Add => {
+                let from = floats(&total.array, rounded.shape().iter().product())?;
+                Ok(self.adder.lock().unwrap_or_else(PoisonError::into_inner).round(from, &to)?)
+            }
+        }
     }
 
     fn add(&self, call: &Call, arrived: &Array, runs: &[Run], home: &mut Grads) -> Result<(), Error> {

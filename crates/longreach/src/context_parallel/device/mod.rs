@@ -10,12 +10,12 @@ use super::forward::{Carried, Outputs};
 use super::returns::{Grads, Run};
 use crate::array::{Array, Place};
 use crate::error::Error;
-use crate::options::{Device, Options};
+use crate::options::{Device, Options, Precision};
 use longreach_device::cuda::Gpu;
 use longreach_device::{Stream, Timeline};
-use longreach_kernels::Tile;
 #[cfg(target_os = "linux")]
 pub(super) use longreach_kernels::cuda::{State, Sum};
+use longreach_kernels::{DType, Tile};
 use longreach_shmem::Team;
 use std::sync::Arc;
 
@@ -40,15 +40,45 @@ pub(super) struct Total {
     pub(super) array: Array,
     /// On a GPU, what its kernels know of the array.
     pub(super) sum: Option<Sum>,
+    /// The same in the inputs' type, where that is what the caller gets.
+    pub(super) rounded: Option<Array>,
 }
 
 impl Total {
     pub(super) fn new(array: Array) -> Self {
-        Self { array, sum: None }
+        Self { array, sum: None, rounded: None }
+    }
+
+    /// One that a caller gets, as `precision` says.
+    pub(super) fn result_of(
+        place: &Place,
+        what: &'static str,
+        shape: [usize; 4],
+        dtype: DType,
+        precision: Precision,
+    ) -> Result<Self, Error> {
+        let rounded = (precision == Precision::AsInputs).then(|| Array::new(place, what, dtype, shape));
+        let array = Array::new(place, what, DType::F32, shape)?;
+        Ok(Self { array, sum: None, rounded: rounded.transpose()? })
+    }
+
+    /// What the caller gets.
+    pub(super) fn result(&self) -> &Array {
+        self.rounded.as_ref().unwrap_or(&self.array)
     }
 }
 
-/// The kernels of an engine. All but `add` are for work on the compute stream, `add` for work on the adding stream.
+/// A stream that completes gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The compute stream.
+    Compute,
+    /// The stream that adds contributions.
+    Add,
+}
+
+/// The kernels of an engine, for work on the compute stream where nothing else is said. `add` is for work on the adding
+/// stream.
 pub(super) trait Kernels: Send + Sync {
     /// A launch is filled with tiles up to so many operations.
     fn launch_flops(&self) -> u64;
@@ -86,6 +116,8 @@ pub(super) trait Kernels: Send + Sync {
     ) -> Result<(), Error>;
     /// Makes a gradient's memory hold what it stands for.
     fn settle(&self, total: &mut Total) -> Result<(), Error>;
+    /// Rounds a complete gradient, where that is what the caller gets, for work on the stream that completed it.
+    fn round(&self, total: &mut Total, role: Role) -> Result<(), Error>;
     /// Adds rows of a contribution, of which each run says where they are and where they belong.
     fn add(&self, call: &Call, arrived: &Array, runs: &[Run], home: &mut Grads) -> Result<(), Error>;
 }
