@@ -4,7 +4,7 @@ use crate::error::{Error, status};
 use crate::inject::Fault;
 use crate::stdout;
 use crate::values::{
-    MOST_SECONDS, MOST_THREADS, Memory, SCALES, Window, layout, scale, seconds, stages, whole,
+    MOST_SECONDS, MOST_THREADS, Memory, SCALES, Window, bytes_a_second, layout, scale, seconds, stages, whole,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use longreach::{Device, Layout, MOST_PES, Stages};
@@ -179,6 +179,12 @@ pub struct AttendArgs {
     /// Use only kernels that give the same bits every time (on a CPU all do)
     #[arg(long)]
     pub deterministic: bool,
+    /// Let one PE at a time have the device, so that its times are its own (transport threads)
+    #[arg(long)]
+    pub serialize_pes: bool,
+    /// Slow gets down to the rate of a link, such as 200GB/s: an emulated link
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub get_bandwidth: Option<f64>,
     /// Write a Chrome / Perfetto trace
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
@@ -238,6 +244,18 @@ pub struct BenchArgs {
     /// Processing elements
     #[arg(long, value_name = "N", default_value = "1", value_parser = world_size, allow_hyphen_values = true)]
     pub pes: usize,
+    /// What PEs compute on; cuda is timed against one call of cuDNN on the whole sequence
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub device: DeviceKind,
+    /// Fetched stages, or auto
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = stages, allow_hyphen_values = true)]
+    pub stages: Stages,
+    /// Let one PE at a time have the device, so that its times are its own
+    #[arg(long)]
+    pub serialize_pes: bool,
+    /// Slow gets down to the rate of a link, such as 200GB/s: an emulated link
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub get_bandwidth: Option<f64>,
     /// Compute threads a PE [default: cores / pes, at least 1]
     #[arg(long, value_name = "N", value_parser = threads, allow_hyphen_values = true)]
     pub threads: Option<usize>,
@@ -300,6 +318,10 @@ fn seed(text: &str) -> Result<u64, String> {
 
 fn factor(text: &str) -> Result<f64, String> {
     scale(text).ok_or_else(|| format!("expected {SCALES}"))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    bytes_a_second(text).ok_or_else(|| "expected a rate such as 200GB/s (GB, MB or kB a second)".to_owned())
 }
 
 fn deadline(text: &str) -> Result<Duration, String> {

@@ -54,6 +54,9 @@ impl Report<'_> {
             self.stages,
             self.need,
         );
+        if let Some(rate) = self.problem.get_bandwidth {
+            text.push_str(&format!("emulated link: gets at {:.1} GB/s\n\n", rate * 1e-9));
+        }
         text.push_str(&self.pass_table("forward", &self.forward, |pe| Some(&pe.forward)));
         if let Some(backward) = &self.backward {
             text.push('\n');
@@ -136,6 +139,8 @@ impl Report<'_> {
             "mask": self.problem.mask.to_string(),
             "layout": self.problem.layout.to_string(),
             "stages": self.stages,
+            "emulated_link_bytes_per_second": self.problem.get_bandwidth,
+            "serialized": self.problem.serialize,
             "forward": pass_json(&self.forward, false),
             "backward": self.backward.as_ref().map(|pass| pass_json(pass, true)),
             "per_pe": per_pe,

@@ -43,6 +43,10 @@ pub struct Problem {
     pub device: Device,
     /// Whether only kernels are used that give the same bits every time.
     pub deterministic: bool,
+    /// Whether one PE at a time has the device.
+    pub serialize: bool,
+    /// Bytes a second that gets are slowed down to.
+    pub get_bandwidth: Option<f64>,
     /// Compute threads a PE.
     pub threads: usize,
     /// Who holds what.
@@ -98,6 +102,10 @@ impl Request {
             }
             (None, false) => None,
         };
+        if args.serialize_pes && args.transport != Transport::Threads {
+            let why = "PEs that take turns at the device are threads: use --transport threads";
+            return Err(Error::bad("--serialize-pes", args.transport.name(), why));
+        }
         check_outputs(&args)?;
         let out_dtype = match args.out_dtype {
             OutDtype::Input => sizes.dtype,
@@ -120,6 +128,8 @@ impl Request {
                 transport: args.transport,
                 device: args.device.device(),
                 deterministic: args.deterministic,
+                serialize: args.serialize_pes,
+                get_bandwidth: args.get_bandwidth,
                 threads: threads(args.threads, pes, args.transport)?,
                 layout: args.layout,
                 stages: args.stages.unwrap_or(usual_stages),

@@ -9,7 +9,7 @@ use crate::request::Problem;
 use crate::results::{Results, Runs, difference};
 use longreach::{
     Attention, ContextParallel, Device, Dims, HeapSize, Layout, Need, Options, Pe, Plan, Shards, Stages,
-    Team, Tensor, World,
+    Team, Tensor, Turns, World,
 };
 use longreach_plan as plan;
 use std::sync::Arc;
@@ -37,6 +37,9 @@ impl Way {
             threads: problem.threads,
             device: problem.device,
             deterministic: problem.deterministic,
+            get_bandwidth: problem.get_bandwidth,
+            turns: problem.serialize.then(Turns::default),
+            return_slots: return_slots(problem),
             ..Options::default()
         };
         Self { pes: problem.pes, options, repeat, fault: None }
@@ -53,6 +56,18 @@ impl Way {
             ..Options::default()
         };
         Self { pes: 1, options, repeat: 1, fault: None }
+    }
+}
+
+/// Gradient return slots. PEs that take turns cannot wait for each other's contributions: there is one for each.
+fn return_slots(problem: &Problem) -> usize {
+    let stages = match problem.stages {
+        Stages::Exactly(stages) => stages,
+        Stages::Auto => problem.pes,
+    };
+    match problem.serialize {
+        true => problem.pes.saturating_mul(stages.max(1)),
+        false => Options::default().return_slots,
     }
 }
 
@@ -110,6 +125,21 @@ impl<'p> Planned<'p> {
             q,
             kv,
         })
+    }
+
+    /// The engine's options, with a heap for the problem.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What is computed.
+    pub fn attention(&self) -> &Attention {
+        &self.attention
+    }
+
+    /// Who holds which queries and which keys.
+    pub fn shards(&self) -> (&Shards, &Shards) {
+        (&self.q, &self.kv)
     }
 
     /// Who fetches and computes what.

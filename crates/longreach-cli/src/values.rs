@@ -116,6 +116,16 @@ impl FromStr for Memory {
     }
 }
 
+/// A rate such as `200GB/s`, in bytes a second; units are powers of 1000.
+pub fn bytes_a_second(text: &str) -> Option<f64> {
+    let number = text.strip_suffix("B/s")?;
+    let units = [('T', 1e12), ('G', 1e9), ('M', 1e6), ('k', 1e3)];
+    let unit = units.iter().find(|(unit, _)| number.ends_with(*unit));
+    let (number, unit) = unit.map_or((number, 1.0), |&(unit, size)| (number.trim_end_matches(unit), size));
+    let rate = number.parse::<f64>().ok()? * unit;
+    (rate.is_finite() && rate > 0.0).then_some(rate)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +195,16 @@ mod tests {
         }
         for bad in ["0", "-5", "1.5GiB", "10GB", "GiB", "99999999999999999999", "18446744073709551615KiB"] {
             assert!(bad.parse::<Memory>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(bytes_a_second("200GB/s"), Some(2e11));
+        assert_eq!(bytes_a_second("1.5MB/s"), Some(1.5e6));
+        assert_eq!(bytes_a_second("7B/s"), Some(7.0));
+        for text in ["", "200", "200GB", "GB/s", "-1GB/s", "0GB/s", "2GGB/s", "infB/s", "1 GB/s x"] {
+            assert_eq!(bytes_a_second(text), None, "{text}");
         }
     }
 }

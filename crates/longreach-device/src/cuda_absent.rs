@@ -83,7 +83,8 @@ impl Event {
         match *self {}
     }
 
-    pub(crate) fn seconds_to(&self, _later: &Event) -> Result<f64, Error> {
+    /// Seconds from this event to `later`.
+    pub fn seconds_to(&self, _later: &Event) -> Result<f64, Error> {
         match *self {}
     }
 }

@@ -22,6 +22,8 @@ pub enum Kind {
     Merge,
     /// Waiting for another stream or a peer.
     Wait,
+    /// Waiting for the device, where PEs take turns at it.
+    Turn,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
             Kind::Tile => "tile",
             Kind::Merge => "merge",
             Kind::Wait => "wait",
+            Kind::Turn => "turn",
         }
     }
 }

@@ -3,6 +3,7 @@
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef long long i64;
+typedef unsigned long long u64;
 
 // What a thread moves at a time: eight 16-bit elements or four of float32.
 struct alignas(16) Bits {

@@ -155,3 +155,18 @@ extern "C" __global__ void fill(float* to, float value, i64 count) {
     i64 step = i64(gridDim.x) * blockDim.x;
     for (i64 i = i64(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) to[i] = value;
 }
+
+// Nanoseconds of the GPU's clock.
+static __device__ u64 now() {
+    u64 time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    return time;
+}
+
+// Notes the time.
+extern "C" __global__ void stamp(u64* at) { *at = now(); }
+
+// Lasts until `nanoseconds` after the time that was noted.
+extern "C" __global__ void pace(const u64* at, u64 nanoseconds) {
+    while (now() - *at < nanoseconds) __nanosleep(500);
+}

@@ -27,6 +27,13 @@ impl Default for Model {
     }
 }
 
+impl Model {
+    /// A GPU of the Hopper generation, with a link of so many bytes a second to the others.
+    pub fn gpu(bytes: f64) -> Self {
+        Self { flops: 5e14, bytes, get: 5e-6, tile: 5e-6, stage: 2e-5 }
+    }
+}
+
 /// The plan with the smallest predicted makespan whose need fits `memory`; of equals the one with fewer stages.
 /// `request.stages` is not used.
 ///

@@ -46,6 +46,11 @@ impl GpuTensor {
         self.dtype
     }
 
+    /// Address of the first element.
+    pub fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
     /// The GPU.
     pub fn gpu(&self) -> &Arc<Gpu> {
         self.memory.gpu()

@@ -23,6 +23,7 @@ pub mod reference;
 mod sharding;
 mod support;
 mod tensor;
+mod turns;
 
 pub use attention::Attention;
 pub use context_parallel::{
@@ -42,3 +43,4 @@ pub use options::{Device, HeapSize, Hook, Options, Precision, StageHook, Stages}
 pub use sharding::{shard, unshard};
 pub use support::{SUPPORT, Support, support_table, supports};
 pub use tensor::{Elements, Tensor};
+pub use turns::Turns;

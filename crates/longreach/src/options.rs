@@ -3,6 +3,7 @@
 use crate::attention::Attention;
 use crate::context_parallel::{Dims, Direction, plan};
 use crate::error::Error;
+use crate::turns::Turns;
 use longreach_plan::{Layout, Need};
 use std::sync::Arc;
 
@@ -70,6 +71,10 @@ pub struct Options {
     pub deterministic: bool,
     /// Bytes of scratch that kernels of a GPU use at most; tiles are split to fit.
     pub workspace: usize,
+    /// Bytes a second that gets are slowed down to: an emulated link, to see what a slower one would cost.
+    pub get_bandwidth: Option<f64>,
+    /// The turns that the PEs of this process take at the device they share; each has it for itself then.
+    pub turns: Option<Turns>,
     /// Called ahead of each stage's tiles.
     pub before_stage: Option<StageHook>,
 }
@@ -101,6 +106,8 @@ impl Default for Options {
             precision: Precision::Float32,
             deterministic: false,
             workspace: 1 << 30,
+            get_bandwidth: None,
+            turns: None,
             before_stage: None,
         }
     }

@@ -1,5 +1,6 @@
 //! `longreach bench attention`: the engine's rate beside that of the matrix products it is made of.
 
+use super::gpu;
 use crate::args::{BenchArgs, BenchDtype, Transport};
 use crate::dout::{Stream, normal};
 use crate::error::{Error, status};
@@ -11,7 +12,7 @@ use crate::run::{self, Way};
 use crate::stats::{Pass, median};
 use crate::stdout;
 use crate::table::{Table, milliseconds};
-use longreach::{Device, Layout, Stages};
+use longreach::{Device, Layout};
 use longreach_kernels::{DType, GemmRate, gemm_rate};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -27,6 +28,9 @@ const GEMM_TIME: Duration = Duration::from_millis(250);
 pub fn attention(args: BenchArgs) -> Result<u8, Error> {
     let problem = problem(&args)?;
     let progress = Progress::new();
+    if let Device::Cuda(_) = problem.device {
+        return gpu::attention(&args, &problem, &progress);
+    }
     let what = format!("attention on {} PEs x {} threads", problem.pes, problem.threads);
     let rounds = progress.step(&what, || rounds(&problem, &progress))?;
     let forward = Rate::of(&rounds, |round| Some((round.forward, round.gemm.forward)));
@@ -80,11 +84,13 @@ fn problem(args: &BenchArgs) -> Result<Problem, Error> {
         scale: (args.head_dim as f64).powf(-0.5),
         pes: args.pes,
         transport: Transport::Threads,
-        device: Device::Cpu,
+        device: args.device.device(),
         deterministic: false,
+        serialize: args.serialize_pes,
+        get_bandwidth: args.get_bandwidth,
         threads: threads(args.threads, args.pes, Transport::Threads)?,
         layout: Layout::Zigzag,
-        stages: Stages::Auto,
+        stages: args.stages,
         memory: None,
         deadline: Duration::from_secs(60),
     })

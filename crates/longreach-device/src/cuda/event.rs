@@ -62,7 +62,7 @@ impl Event {
     }
 
     /// Seconds from this event to `later`; waits for both.
-    pub(crate) fn seconds_to(&self, later: &Event) -> Result<f64, Error> {
+    pub fn seconds_to(&self, later: &Event) -> Result<f64, Error> {
         seconds(self.raw()?, later.raw()?)
     }
 }

@@ -17,7 +17,7 @@ pub const SOURCE: &str = concat!(
     include_str!("../../kernels/rows.cu")
 );
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 20] = [
     "merge_bf16",
     "merge_f16",
     "finish_bf16",
@@ -36,6 +36,8 @@ const NAMES: [&str; 18] = [
     "cast_f16",
     "copy_numbers",
     "fill",
+    "stamp",
+    "pace",
 ];
 
 /// Threads of a block.

@@ -31,8 +31,9 @@ impl Engine {
         outputs: &Pending<Outputs>,
         dout: &Pending<Array>,
     ) -> Result<(Pending<Total>, Pending<Grads>), Error> {
-        let mut exchange = Exchange::new(&self.team, &self.heap, &self.comm, call);
+        let mut exchange = Exchange::new(self, call);
         exchange.publish(&inputs.kv)?;
+        self.wait_for_turn(&self.compute, call)?;
         returns::grant_first(&self.heap, &self.add, call)?;
 
         let label = call.label(Kind::Wait, 0);
@@ -85,6 +86,7 @@ impl Engine {
             let settled = kernels.settle(dq);
             settled.and_then(|()| kernels.round(dq, Role::Compute)).map_err(Error::into_fault)
         })?;
+        self.end_turn(call)?;
         let agreed = exchange.finish()?;
         self.compute.wait(call.label(Kind::Wait, call.fetched()), &agreed);
         let dq = dq.finish(&self.compute)?;

@@ -218,4 +218,5 @@ pub(super) fn describe(
         .field("publish slot", options.heap.publish)
         .field("return slot", options.heap.contribution)
         .field("device", options.device.kind())
+        .field("get bandwidth", format!("{:?}", options.get_bandwidth))
 }

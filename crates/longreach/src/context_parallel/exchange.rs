@@ -2,11 +2,13 @@
 //!
 //! `docs/protocol.md` states the protocol.
 
+use super::Engine;
 use super::call::Call;
+use super::device::Link;
 use super::heap::{Heap, Purpose};
 use crate::array::Array;
 use crate::error::Error;
-use longreach_device::{Bytes, BytesMut, Event, Kind, Parts, Pending, Slot, Stream};
+use longreach_device::{Bytes, BytesMut, Event, Kind, Label, Parts, Pending, Slot, Stream};
 use longreach_shmem::{Piece, Team};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +44,7 @@ impl Parts for Rows {
 
 /// The exchange of one call on this PE, as it is queued.
 pub(super) struct Exchange<'c> {
+    engine: &'c Engine,
     team: &'c Team,
     heap: &'c Heap,
     comm: &'c Stream,
@@ -53,14 +56,15 @@ pub(super) struct Exchange<'c> {
 }
 
 impl<'c> Exchange<'c> {
-    pub(super) fn new(team: &'c Team, heap: &'c Heap, comm: &'c Stream, call: &'c Call) -> Self {
+    pub(super) fn new(engine: &'c Engine, call: &'c Call) -> Self {
+        let Engine { team, heap, comm, .. } = engine;
         let mut last = BTreeMap::new();
         for (stage, plan) in call.pe_plan().stages.iter().enumerate() {
             for get in &plan.gets {
                 last.insert(get.owner, stage);
             }
         }
-        Self { team, heap, comm, call, agreed: BTreeSet::new(), last }
+        Self { engine, team, heap, comm, call, agreed: BTreeSet::new(), last }
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> {
@@ -100,7 +104,8 @@ impl<'c> Exchange<'c> {
             header.write_header(me, epoch, &description).map_err(Error::into_fault)
         })?;
         let (peers, word) = (self.peers().collect::<Vec<_>>(), heap.word(Purpose::Published, me));
-        Ok(heap.signals.set_on(self.comm, call.label(Kind::Publish, 0), &peers, word, epoch)?)
+        heap.signals.set_on(self.comm, call.label(Kind::Publish, 0), &peers, word, epoch)?;
+        self.engine.wait_for_turn(self.comm, call)
     }
 
     /// Queues the comparison of `owner`'s description with this PE's, once a call.
@@ -148,13 +153,27 @@ impl<'c> Exchange<'c> {
             self.agree(owner, stage)?;
             let pieces = pieces(call, stage, owner, self.heap.publication(call.epoch));
             let bytes = pieces.iter().map(|piece| piece.len as u64).sum();
-            let label = call.label(Kind::Get, stage).bytes(bytes).peer(owner);
-            self.heap.buffer.get(self.comm, label, owner, pieces, &mut filling)?;
+            let label = call.label(Kind::Get, stage).peer(owner);
+            self.on_link(label.clone(), |link| link.begin())?;
+            self.heap.buffer.get(self.comm, label.clone().bytes(bytes), owner, pieces, &mut filling)?;
+            self.on_link(label, move |link| link.end(bytes))?;
             if self.last.get(&owner) == Some(&stage) {
                 self.consumed(owner, stage)?;
             }
         }
         Ok(filling.finish(self.comm)?)
+    }
+
+    /// Queues what the emulated link does, where there is one.
+    fn on_link(
+        &self,
+        label: Label,
+        work: impl FnOnce(&dyn Link) -> Result<(), Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        if let Some(link) = self.engine.link.clone() {
+            self.comm.launch(label, (), move |()| work(&*link).map_err(Error::into_fault))?;
+        }
+        Ok(())
     }
 
     fn consumed(&self, owner: usize, stage: usize) -> Result<(), Error> {

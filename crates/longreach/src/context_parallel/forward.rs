@@ -73,8 +73,9 @@ impl Engine {
         call: &Call,
         inputs: &Inputs,
     ) -> Result<Pending<Outputs>, Error> {
-        let mut exchange = Exchange::new(&self.team, &self.heap, &self.comm, call);
+        let mut exchange = Exchange::new(self, call);
         exchange.publish(&inputs.kv)?;
+        self.wait_for_turn(&self.compute, call)?;
 
         let slot = room.carried(&self.place, call)?;
         let mut carried = slot.fill(call.label(Kind::Wait, 0), &self.compute);
@@ -91,6 +92,7 @@ impl Engine {
         let agreed = exchange.finish()?;
         self.compute.wait(call.label(Kind::Wait, call.fetched()), &agreed);
         let outputs = self.normalise(call, &mut carried)?;
+        self.end_turn(call)?;
         room.put_carried(carried.finish(&self.compute)?.reuse()?);
         Ok(outputs)
     }

@@ -20,7 +20,7 @@ use crate::options::{HeapSize, Options};
 use crate::tensor::Tensor;
 use call::{Call, describe};
 pub use call::{Dims, Direction};
-use device::{Kernels, Total};
+use device::{Kernels, Link, Total};
 use exchange::{ADD, COMM, COMPUTE, RETURN, Rows};
 use forward::{Inputs, Outputs};
 use heap::Heap;
@@ -53,6 +53,7 @@ struct Engine {
     heap: Heap,
     place: Place,
     kernels: Arc<dyn Kernels>,
+    link: Option<Arc<dyn Link>>,
     timeline: Timeline,
     options: Options,
     calls: Mutex<Calls>,
@@ -148,8 +149,11 @@ impl ContextParallel {
         let [compute, comm, put, add] = [stream(COMPUTE)?, stream(COMM)?, stream(RETURN)?, stream(ADD)?];
         let kernels = device::kernels(team, options, &compute, &add);
         let kernels = kernels.inspect_err(|error| drop(team.fail(&error.to_string())))?;
+        let link = options.get_bandwidth.map(|rate| device::link(rate, &comm)).transpose();
+        let link = link.inspect_err(|error| drop(team.refuse(&error.to_string())))?;
         Ok(Self {
             engine: Arc::new(Engine {
+                link,
                 compute,
                 comm,
                 put,

@@ -25,7 +25,11 @@ struct Key {
     stages: Stages,
     memory: Option<u64>,
     buffers: Buffers,
+    model: Model,
 }
+
+/// Bytes a second between GPUs of one machine, where nothing else is said.
+const GPU_LINK: f64 = 3.5e11;
 
 type Planned = Result<(Arc<Plan>, Need), Error>;
 
@@ -49,6 +53,7 @@ pub fn plan(pes: usize, attention: &Attention, dims: &Dims, options: &Options) -
             header: HEADER as u64,
             scratch: scratch(dims, options),
         },
+        model: model(options),
     };
     let entry = {
         let mut plans = PLANS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -61,6 +66,15 @@ pub fn plan(pes: usize, attention: &Attention, dims: &Dims, options: &Options) -
         entry
     };
     entry.get_or_init(|| make(&key)).clone()
+}
+
+/// What work and transfers cost on the device.
+fn model(options: &Options) -> Model {
+    let usual = match options.device {
+        Device::Cpu => Model::default(),
+        Device::Cuda(_) => Model::gpu(GPU_LINK),
+    };
+    Model { bytes: options.get_bandwidth.unwrap_or(usual.bytes), ..usual }
 }
 
 /// Bytes of scratch that kernels take at most.
@@ -88,7 +102,7 @@ fn make(key: &Key) -> Planned {
     };
     let shape = key.dims.shape();
     let Stages::Exactly(stages) = key.stages else {
-        let (plan, need) = choose_stages(&request, &shape, key.memory, &key.buffers, &Model::default())?;
+        let (plan, need) = choose_stages(&request, &shape, key.memory, &key.buffers, &key.model)?;
         return Ok((Arc::new(plan), need));
     };
     let plan = Plan::new(&Request { stages, ..request })?;

@@ -5,7 +5,7 @@ use super::call::{Call, Direction};
 use super::exchange::{Exchange, Rows};
 use super::room::{Room, UNDER_WAY};
 use crate::error::Error;
-use longreach_device::{Kind, Label, Loan, Pending};
+use longreach_device::{Kind, Label, Loan, Pending, Stream};
 use longreach_kernels::{flops_backward, flops_forward};
 use longreach_plan::Tile;
 use std::collections::VecDeque;
@@ -59,6 +59,35 @@ fn begin(engine: &Engine, call: &Call, stage: usize) -> Result<(), Error> {
         }
     })?;
     Ok(())
+}
+
+impl Engine {
+    /// Queues the wait for this PE's turn at the device, where PEs take turns.
+    pub(super) fn wait_for_turn(&self, stream: &Stream, call: &Call) -> Result<(), Error> {
+        let Some(turns) = self.options.turns.clone() else { return Ok(()) };
+        let (turn, team) = (self.turn(call), self.team.clone());
+        stream.launch(call.label(Kind::Turn, 0).of_host(), (), move |()| {
+            turns.wait(turn, || team.check().is_err());
+            team.check().map_err(|error| error.into_fault())
+        })?;
+        Ok(())
+    }
+
+    /// Queues the end of this PE's turn behind all that the compute stream has been given.
+    pub(super) fn end_turn(&self, call: &Call) -> Result<(), Error> {
+        let Some(turns) = self.options.turns.clone() else { return Ok(()) };
+        let (turn, cuda) = (self.turn(call), self.compute.cuda().cloned());
+        self.compute.launch(call.label(Kind::Turn, call.fetched()).of_host(), (), move |()| {
+            let done = cuda.map_or(Ok(()), |cuda| cuda.synchronize());
+            turns.end(turn);
+            done.map_err(|error| error.into_fault())
+        })?;
+        Ok(())
+    }
+
+    fn turn(&self, call: &Call) -> u64 {
+        (call.epoch - 1) * self.team.size() as u64 + call.me as u64
+    }
 }
 
 /// Tiles that one launch computes, with what they cost.

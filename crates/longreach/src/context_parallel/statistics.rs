@@ -83,7 +83,7 @@ fn statistics(call: &Call, spans: Vec<Span>) -> Statistics {
     Statistics {
         start: call.start,
         end,
-        compute: time(&|span| on(span, COMPUTE) && span.label.kind != Kind::Wait),
+        compute: time(&|span| on(span, COMPUTE) && !matches!(span.label.kind, Kind::Wait | Kind::Turn)),
         comm: time(&|span| matches!(span.label.kind, Kind::Publish | Kind::Get | Kind::Put)),
         // After its last tile the PE may still wait for what others send it.
         exposed: waited + (end - computed),

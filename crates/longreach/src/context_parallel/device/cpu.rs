@@ -7,9 +7,11 @@ use crate::context_parallel::exchange::Rows;
 use crate::context_parallel::forward::{Carried, Outputs};
 use crate::context_parallel::returns::{Grads, Run};
 use crate::error::Error;
+use longreach_device::sync::process::Mutex;
 use longreach_kernels::{Context, State, Tile, View, backward, delta, finish, forward};
 use longreach_shmem::Team;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 /// No machine has so many cores: a number like this is a mistake.
 const MOST: usize = 4096;
@@ -158,6 +160,32 @@ impl super::Kernels for Kernels {
             let terms = &arrived[run.at..run.at + run.rows * width];
             sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
         }
+        Ok(())
+    }
+}
+
+/// A link that sleeps.
+pub(super) struct Link {
+    rate: f64,
+    began: Mutex<Instant>,
+}
+
+impl Link {
+    pub(super) fn new(rate: f64) -> Self {
+        Self { rate, began: Mutex::new(Instant::now()) }
+    }
+}
+
+impl super::Link for Link {
+    fn begin(&self) -> Result<(), Error> {
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Ok(())
+    }
+
+    fn end(&self, bytes: u64) -> Result<(), Error> {
+        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        let time = Duration::try_from_secs_f64(bytes as f64 / self.rate).unwrap_or(Duration::MAX);
+        std::thread::sleep(time.saturating_sub(began.elapsed()));
         Ok(())
     }
 }

@@ -237,3 +237,28 @@ impl super::Kernels for Kernels {
         Ok(())
     }
 }
+
+/// A link on a stream of a GPU.
+pub(super) struct Link {
+    link: Mutex<longreach_kernels::cuda::Link>,
+    /// Where the link keeps its time.
+    _began: cuda::Memory,
+}
+
+impl Link {
+    pub(super) fn new(rate: f64, comm: &Arc<cuda::Stream>) -> Result<Self, Error> {
+        let began = cuda::Memory::new(comm.gpu(), 8)?;
+        let link = longreach_kernels::cuda::Link::new(comm.raw(), rate, whole(&began))?;
+        Ok(Self { link: Mutex::new(link), _began: began })
+    }
+}
+
+impl super::Link for Link {
+    fn begin(&self) -> Result<(), Error> {
+        Ok(self.link.lock().unwrap_or_else(PoisonError::into_inner).begin()?)
+    }
+
+    fn end(&self, bytes: u64) -> Result<(), Error> {
+        Ok(self.link.lock().unwrap_or_else(PoisonError::into_inner).end(bytes)?)
+    }
+}

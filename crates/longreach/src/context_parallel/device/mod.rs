@@ -140,6 +140,27 @@ impl Place {
     }
 }
 
+/// A link that gets are slowed down to.
+pub(super) trait Link: Send + Sync {
+    /// A transfer begins, in work on the communication stream.
+    fn begin(&self) -> Result<(), Error>;
+    /// It has moved so many bytes.
+    fn end(&self, bytes: u64) -> Result<(), Error>;
+}
+
+/// The link of `rate` bytes a second for the communication stream.
+pub(super) fn link(rate: f64, comm: &Stream) -> Result<Arc<dyn Link>, Error> {
+    if rate.is_nan() || rate <= 0.0 {
+        return Err(Error::Input(format!("gets at {rate} bytes a second: the rate must be more than 0")));
+    }
+    #[cfg(target_os = "linux")]
+    if let Some(comm) = comm.cuda() {
+        return Ok(Arc::new(cuda::Link::new(rate, comm)?));
+    }
+    let _ = comm;
+    Ok(Arc::new(cpu::Link::new(rate)))
+}
+
 /// The kernels for streams of `place`.
 pub(super) fn kernels(
     team: &Team,
