@@ -43,7 +43,11 @@ impl Tensor {
     /// A tensor of `value(i)` for each element i, rounded to `dtype`.
     ///
     /// Fails when memory runs out.
-    pub fn generated(value: impl Fn(u64) -> f32, dtype: DType, shape: [usize; 4]) -> Result<Self, Error> {
+    pub fn generated(
+        value: impl Fn(u64) -> f32 + Sync,
+        dtype: DType,
+        shape: [usize; 4],
+    ) -> Result<Self, Error> {
         let elements = match dtype {
             DType::F32 => Elements::F32(filled(value, shape)?),
             DType::F16 => Elements::F16(filled(|at| f16::from_f32(value(at)), shape)?),
@@ -91,13 +95,25 @@ impl Tensor {
     }
 }
 
-fn filled<T>(value: impl Fn(u64) -> T, shape: [usize; 4]) -> Result<Vec<T>, Error> {
+fn filled<T: Copy + Default + Send>(
+    value: impl Fn(u64) -> T + Sync,
+    shape: [usize; 4],
+) -> Result<Vec<T>, Error> {
     let len = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
     let mut values = Vec::new();
     let len = len
         .filter(|&len| values.try_reserve_exact(len).is_ok())
         .ok_or_else(|| Error::Run(format!("memory ran out: a tensor of shape {shape:?} does not fit")))?;
-    values.extend((0..len as u64).map(value));
+    values.resize(len, T::default());
+    // Each element is a function of its place, so threads change nothing.
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let chunk = len.div_ceil(threads).max(1 << 16);
+    std::thread::scope(|scope| {
+        for (values, first) in values.chunks_mut(chunk).zip((0..).step_by(chunk)) {
+            let value = &value;
+            scope.spawn(move || values.iter_mut().zip(first..).for_each(|(to, at)| *to = value(at)));
+        }
+    });
     Ok(values)
 }
 

@@ -142,28 +142,24 @@ fn slice(ranges: &[Range<usize>], part: usize, parts: usize) -> Vec<Range<usize>
     out
 }
 
+/// Rows of fewer than so many side by side are left in their owner's order.
+const LONG: usize = 64;
+
 fn fetched(group: &[Needed], q: &[Run], kv: &Shards, classes: &[Class]) -> Stage {
     let mut stage = Stage { rows: 0, gets: Vec::new(), tiles: Vec::new() };
     for (c, class) in classes.iter().enumerate() {
-        let mut at = 0;
-        let mut owners = Vec::with_capacity(group.len());
-        for needed in group {
-            let mut pieces = Vec::new();
-            for range in &needed.rows[c] {
-                for batch in &class.batch {
-                    stage.gets.push(Get {
-                        owner: needed.owner,
-                        batch: batch.clone(),
-                        rows: range.clone(),
-                        at,
-                    });
-                }
-                pieces.extend(parts(kv.runs(needed.owner), range, at));
-                at += range.len();
-            }
-            owners.push(Pieces::new(pieces));
+        let (pulled, rows) = pulled(group, kv, c);
+        let pieces = pulled.iter().flat_map(|pull| pull.pieces.iter().copied()).collect();
+        for pull in &pulled {
+            stage.gets.extend(class.batch.iter().map(|batch| Get {
+                owner: pull.owner,
+                batch: batch.clone(),
+                rows: pull.rows.clone(),
+                at: pull.at,
+            }));
         }
-        stage.rows = stage.rows.max(at);
+        stage.rows = stage.rows.max(rows);
+        let owners = [Pieces::new(pieces)];
         for batch in &class.batch {
             stage.tiles.extend(tiles(q, &owners, &class.bands, batch));
         }
@@ -172,6 +168,49 @@ fn fetched(group: &[Needed], q: &[Run], kv: &Shards, classes: &[Class]) -> Stage
     let place = |owner: usize| group.iter().position(|needed| needed.owner == owner);
     stage.gets.sort_by_key(|get| place(get.owner));
     stage
+}
+
+/// Consecutive rows of an owner, and where they go.
+struct Pull {
+    owner: usize,
+    rows: Range<usize>,
+    at: usize,
+    pieces: Vec<Piece>,
+}
+
+/// The pulls of class `c`, and the rows that they fill. Where they are long they lie in the order of their positions,
+/// so that what a tile sees is side by side, whatever owners it comes from.
+fn pulled(group: &[Needed], kv: &Shards, c: usize) -> (Vec<Pull>, usize) {
+    let mut pulls: Vec<Pull> = Vec::new();
+    let mut at = 0;
+    for needed in group {
+        for range in &needed.rows[c] {
+            let pieces = parts(kv.runs(needed.owner), range, at);
+            pulls.push(Pull { owner: needed.owner, rows: range.clone(), at, pieces });
+            at += range.len();
+        }
+    }
+    let split: usize = pulls.iter().map(|pull| pull.pieces.len()).sum();
+    if split * LONG > at || pulls.iter().flat_map(|pull| &pull.pieces).any(|piece| piece.run.step != 1) {
+        return (pulls, at);
+    }
+    let mut single: Vec<Pull> = pulls
+        .into_iter()
+        .flat_map(|Pull { owner, rows, at, pieces }| {
+            pieces.into_iter().map(move |piece| {
+                let first = rows.start + piece.row - at;
+                Pull { owner, rows: first..first + piece.run.len, at: piece.row, pieces: vec![piece] }
+            })
+        })
+        .collect();
+    single.sort_by_key(|pull| pull.pieces.first().map(|piece| piece.run.start));
+    let mut next = 0;
+    for pull in &mut single {
+        pull.at = next;
+        pull.pieces.iter_mut().for_each(|piece| piece.row = next);
+        next += pull.rows.len();
+    }
+    (single, at)
 }
 
 /// The local rows `range` of `runs`, which go to a buffer's rows from `at`.

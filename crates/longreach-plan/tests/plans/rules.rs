@@ -191,3 +191,26 @@ fn what_does_not_fit_is_refused() {
         assert!(found.contains(part), "{found}");
     }
 }
+
+/// What a tile sees lies side by side in a stage's buffer, whatever owners it comes from: no kernel has to gather it.
+#[test]
+fn long_rows_of_several_owners_lie_in_the_order_of_their_positions() {
+    for pes in [3, 4, 8] {
+        let request = Request {
+            batch: 2,
+            q_len: 2 * 64 * pes,
+            kv_len: 2 * 64 * pes,
+            pes,
+            mask: Mask::causal(),
+            layout: Layout::Zigzag,
+            stages: 1,
+        };
+        let plan = checked(&request);
+        for pe in &plan.pes {
+            for tile in &pe.stages[1].tiles {
+                let apart = tile.kv.windows(2).filter(|pair| pair[0].end != pair[1].start).count();
+                assert_eq!(apart, 0, "PE {} of {pes}: {:?}", pe.pe, tile.kv);
+            }
+        }
+    }
+}

@@ -11,8 +11,8 @@ use crate::options::Options;
 use longreach_device::cuda;
 use longreach_device::sync::process::Mutex;
 use longreach_kernels::cuda::{
-    Adder, Context, Memory, Settings, State, Sum, View, accepts, backward, backward_scratch, cast, finish,
-    forward, forward_scratch, reset, settle,
+    Adder, Context, Memory, Settings, State, Sum, View, accepts, backward, cast, finish, forward, reset,
+    settle,
 };
 use longreach_kernels::{DType, Tile};
 use longreach_shmem::Team;
@@ -58,15 +58,22 @@ impl Kernels {
 }
 
 impl Work {
-    /// Scratch of `bytes` bytes at least.
-    fn scratch(&mut self, stream: &cuda::Stream, bytes: usize) -> Result<Memory, Error> {
-        if self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
-            if let Some(scratch) = self.scratch.take() {
-                stream.keep(scratch);
-            }
-            self.scratch = Some(cuda::Memory::new(stream.gpu(), bytes)?);
+    /// Runs `kernels` with scratch, and again with more where they say that they need it: they queue nothing then.
+    fn with_scratch(
+        &mut self,
+        stream: &cuda::Stream,
+        mut kernels: impl FnMut(&mut Context, Memory) -> Result<(), longreach_kernels::Error>,
+    ) -> Result<(), Error> {
+        let given = self.scratch.as_ref().map_or(NONE, whole);
+        let needed = match kernels(&mut self.context, given) {
+            Err(longreach_kernels::Error::Scratch { needed, .. }) => needed,
+            outcome => return Ok(outcome?),
+        };
+        if let Some(scratch) = self.scratch.take() {
+            stream.keep(scratch);
         }
-        Ok(self.scratch.as_ref().map_or(NONE, whole))
+        let scratch = self.scratch.insert(cuda::Memory::new(stream.gpu(), needed)?);
+        Ok(kernels(&mut self.context, whole(scratch))?)
     }
 }
 
@@ -134,9 +141,9 @@ impl super::Kernels for Kernels {
         let (q, (k, v)) = (view(q, q.shape())?, views(call, stage, rows)?);
         let state = known(&mut carried.state)?;
         self.work(|work| {
-            let bytes = forward_scratch(&mut work.context, &q, &k, &v, tiles)?;
-            let scratch = work.scratch(&self.stream, bytes)?;
-            Ok(forward(&mut work.context, &q, &k, &v, call.scale, tiles, scratch, state)?)
+            work.with_scratch(&self.stream, |cx, scratch| {
+                forward(cx, &q, &k, &v, call.scale, tiles, scratch, state)
+            })
         })
     }
 
@@ -187,11 +194,9 @@ impl super::Kernels for Kernels {
         let (dq, dk) = (known(&mut dq.sum)?, known(&mut grads.dk.sum)?);
         let dv = known(&mut grads.dv.sum)?;
         self.work(|work| {
-            let cx = &mut work.context;
-            let bytes = backward_scratch(cx, &q, &k, &v, &out, &dout, tiles)?;
-            let scratch = work.scratch(&self.stream, bytes)?;
-            let cx = &mut work.context;
-            Ok(backward(cx, &q, &k, &v, &out, &dout, lse, call.scale, tiles, scratch, dq, dk, dv)?)
+            work.with_scratch(&self.stream, |cx, scratch| {
+                backward(cx, &q, &k, &v, &out, &dout, lse, call.scale, tiles, scratch, dq, dk, dv)
+            })
         })
     }
 
