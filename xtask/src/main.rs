@@ -1,12 +1,13 @@
 //! The checks of this repository, one command each; CONTRIBUTING.md lists them.
 
+mod python;
 mod readme;
 mod run;
 
 use run::Step;
 use std::process::ExitCode;
 
-const USAGE: &str = "expected `test`, `test --full`, `processes`, `kernels`, `loom`, `shuttle`, `package`, `readme` or `readme --write`";
+const USAGE: &str = "expected `test`, `test --full`, `processes`, `kernels`, `loom`, `shuttle`, `python`, `package`, `readme` or `readme --write`";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         ["shuttle"] => shuttle().run(),
         ["processes"] => processes("0"),
         ["kernels"] => gpu_kernels(),
+        ["python"] => python::test("0"),
         ["package"] => package(),
         ["readme"] => readme::check(),
         ["readme", "--write"] => readme::write(),
@@ -59,7 +61,8 @@ fn test(full: bool) -> Result<(), String> {
     .run()?;
     Step::cargo(&["run", "--release", "--package", "longreach", "--example", "attend"]).run()?;
     loom().run()?;
-    shuttle().run()
+    shuttle().run()?;
+    python::test(full)
 }
 
 /// The lists of tests on worlds once more, on threads and on processes: the results must be the same. Forked processes
@@ -126,5 +129,14 @@ fn shuttle() -> Step {
 
 /// What would be published, built from its archives.
 fn package() -> Result<(), String> {
-    Step::cargo(&["package", "--workspace", "--exclude", "xtask", "--allow-dirty"]).run()
+    Step::cargo(&[
+        "package",
+        "--workspace",
+        "--exclude",
+        "xtask",
+        "--exclude",
+        "longreach-python",
+        "--allow-dirty",
+    ])
+    .run()
 }

@@ -1,0 +1,423 @@
+"""Context parallelism over a process group."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Optional, Union
+
+import torch
+import torch.distributed as dist
+
+from . import _alone, _call, _group, _loss, _shards, _verify, _world
+from ._documents import Band, Sequence, given_bands, given_sequence, given_window
+from ._longreach import Attention, Engine, Error, Plan, slots_of
+
+#: Sequences that calls without lengths are compared with.
+KEPT_SEQUENCES = 8
+#: Descriptions of calls that are kept.
+KEPT_CALLS = 64
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def bytes_of(heap: Union[int, str]) -> int:
+    """Bytes that `heap` says: a whole number, or text such as "2GiB" or "512MB"."""
+    if isinstance(heap, int) and not isinstance(heap, bool) and heap >= 0:
+        return heap
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", heap) if isinstance(heap, str) else None
+    unit = _UNITS.get(found.group(2).upper()) if found else None
+    if found is None or unit is None:
+        raise Error(f'heap is {heap!r}: it must be bytes, or text such as "2GiB" or "512MB"')
+    return int(float(found.group(1)) * unit)
+
+
+class ContextParallel:
+    """Attention over sequences whose tokens are spread over the ranks of a process group.
+
+    Creating one is collective over the group: the ranks meet (once a group), streams start, and `heap` bytes of
+    symmetric memory are reserved on each rank. Nothing later allocates symmetric memory, but `reserve`. All ranks give
+    the same arguments, but `threads`.
+
+    Args:
+        group: a ProcessGroup that this rank is in, a DeviceMesh of one dimension, or None for all ranks.
+        device: "cpu"; CUDA devices are not reached from Python yet.
+        heap: bytes of symmetric memory a rank, such as "2GiB". It is divided so that any dtype fits; `reserve` sizes
+            it exactly. Memory that is not used is not taken from the machine.
+        sharding: who holds which tokens: "zigzag" (balances causal masks), "contiguous", "striped" or
+            "striped:BLOCK".
+        threads: compute threads of this rank; None is `torch.get_num_threads()`, which torchrun makes 1.
+        stages: into how many fetched stages a call is cut; None leaves it to the cost model.
+        timeout: seconds without progress after which a rank is given up; None is LONGREACH_DEADLINE, or 600. A rank
+            that dies is noticed at once.
+
+    Its ranks (`rank`, `size`) are those of the group.
+    """
+
+    def __init__(
+        self,
+        group: Any = None,
+        device: Union[str, torch.device] = "cpu",
+        heap: Union[int, str] = "2GiB",
+        *,
+        sharding: str = "zigzag",
+        threads: Optional[int] = None,
+        stages: Optional[int] = None,
+        timeout: Optional[float] = None,
+    ) -> None:
+        self.group = _group.resolve(group)
+        self.device = torch.device(device)
+        if self.device.type != "cpu":
+            raise Error(f"device is {device}: today longreach's Python package runs on CPU tensors only, give cpu")
+        self.rank: int = dist.get_rank(self.group)
+        self.size: int = dist.get_world_size(self.group)
+        self.sharding = sharding
+        self._threads = torch.get_num_threads() if threads is None else threads
+        self._stages = stages
+        self._slots = slots_of(bytes_of(heap))
+        self._sequences: deque[Sequence] = deque(maxlen=KEPT_SEQUENCES)
+        self._calls: dict[Any, Attention] = {}
+        self._is_alone = False
+        timeout = _world.default_timeout() if timeout is None else float(timeout)
+        options = {
+            "device": self.device.type,
+            "heap": bytes_of(heap),
+            "sharding": sharding,
+            "stages": stages,
+            "timeout": timeout,
+        }
+        # Refused here, where it costs nothing, and alike on all ranks.
+        Attention(0, 0, causal=True).lengths(1, 1, sharding)
+        self._world, self._team = _world.meet(self.group, options, timeout)
+        self._engine: Optional[Engine] = self._new_engine()
+
+    def _new_engine(self) -> Engine:
+        publish, contribution = self._slots
+        engine = Engine(
+            self._team,
+            layout=self.sharding,
+            publish=publish,
+            contribution=contribution,
+            threads=self._threads,
+            stages=self._stages,
+        )
+        _world.watch(engine)
+        return engine
+
+    def __repr__(self) -> str:
+        state = "closed" if self._engine is None else f"heap {self.heap_bytes} bytes"
+        return f"ContextParallel(rank {self.rank} of {self.size}, {self.device}, {self.sharding}, {state})"
+
+    @property
+    def heap_bytes(self) -> int:
+        """Bytes of symmetric memory that this rank holds."""
+        return self._open().heap_bytes
+
+    def _open(self) -> Engine:
+        if self._engine is None:
+            raise Error("this ContextParallel has been closed: make a new one")
+        return self._engine
+
+    def close(self) -> None:
+        """Gives the symmetric memory up. Collective over the group."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.free()
+
+    def __enter__(self) -> "ContextParallel":
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        # A rank that fails cannot wait for the others, which may be elsewhere.
+        if kind is None:
+            self.close()
+
+    # Attention.
+
+    def attention(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        causal: bool = True,
+        window: Optional[tuple[Optional[int], Optional[int]]] = None,
+        cu_seqlens: Any = None,
+        cu_seqlens_kv: Any = None,
+        bands: Optional[Iterable[Band]] = None,
+        scale: Optional[float] = None,
+        layout: str = "bshd",
+        deterministic: Optional[bool] = None,
+        return_lse: bool = False,
+        cu_seqlens_padded: Any = None,
+        cu_seqlens_kv_padded: Any = None,
+        sequence: Optional[Sequence] = None,
+        kv_sequence: Optional[Sequence] = None,
+        tokens: Optional[int] = None,
+        kv_tokens: Optional[int] = None,
+    ) -> Any:
+        """Attention of this rank's queries over all ranks' keys and values. Collective over the group.
+
+        Args:
+            q: this rank's queries, [batch, rows, query heads, head_dim] or as `layout` says, with any strides.
+            k: its keys, [batch, rows, kv heads, head_dim]; the query heads are a multiple of the kv heads.
+            v: its values, [batch, rows, kv heads, value_dim].
+            causal: queries see keys up to their own token (bottom-right aligned where there are more keys).
+            window: (left, right), the keys before and after a query's own that it sees; None or -1 is no bound.
+            cu_seqlens: bounds of packed documents in the whole sequence, [documents + 1], or a list of them for each
+                batch row. Queries see their own document only. `cu_seqlens_kv`: those of the keys, where other.
+            cu_seqlens_padded: where each document begins in the sequence, where each is followed by padding.
+            bands: the whole mask, as `Band`s in global positions, in place of causal, window and cu_seqlens.
+            scale: of the scores; None is head_dim ** -0.5.
+            layout: of q, k, v and the output: "bshd", "bhsd", "sbhd", or "thd" without a batch.
+            deterministic: the same bits each time; None follows torch.use_deterministic_algorithms. On a CPU they
+                always are.
+            return_lse: whether (out, lse) is returned; lse, the natural log of the sum of exponentials, is
+                [batch, query heads, rows] in float32, [query heads, rows] for thd, and has no gradient.
+            sequence: what `shard_batch` found, in place of cu_seqlens; `kv_sequence` likewise.
+            tokens: tokens of all ranks, where the sequence goes beyond cu_seqlens. Where nothing says how many there are,
+                they are those of what `shard` and `shard_batch` have cut last; where those were of several lengths, or
+                nothing was cut, the ranks ask each other, which `tokens` spares them. `kv_tokens` likewise: it is
+                needed where there are other keys than queries.
+
+        Returns:
+            this rank's rows of the output, [batch, rows, query heads, value_dim] as `layout` says, in q's dtype.
+
+        Rows are those of `local_indices`: what `shard` gives. Tensors must not be written by other threads during the
+        call. Padding gets zeros and passes none on.
+        """
+        del deterministic  # On a CPU every reduction follows the plan's order, asked or not.
+        engine = self._open()
+        _call.check_layout(layout, q=q, k=k, v=v)
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            if tensor.device.type != self.device.type:
+                raise Error(f"{name} is on {tensor.device} and this ContextParallel on {self.device}: move it there")
+        shapes = [_call.as_bshd(x, layout).shape for x in (q, k)]
+        queries = sequence or given_sequence("cu_seqlens", cu_seqlens, cu_seqlens_padded, tokens)
+        keys = kv_sequence or given_sequence("cu_seqlens_kv", cu_seqlens_kv, cu_seqlens_kv_padded, kv_tokens)
+        if queries is None:
+            queries, keys = self._sizes(shapes[0][1], shapes[1][1], keys)
+        self._check_sharded(queries)
+        attention = self._describe(queries, keys, causal, window, bands, scale)
+        if self._is_alone:
+            out, lse = _alone.attention(q, k, v, attention, layout)
+        else:
+            out, lse = _call.run(engine, attention, q, k, v, layout)
+        return (out, lse) if return_lse else out
+
+    def _describe(
+        self,
+        queries: Sequence,
+        keys: Optional[Sequence],
+        causal: bool,
+        window: Any,
+        bands: Optional[Iterable[Band]],
+        scale: Optional[float],
+    ) -> Attention:
+        bands = None if bands is None else tuple(bands)
+        window = given_window(window)
+        key = (queries, keys, causal, window, bands, scale)
+        found = self._calls.get(key)
+        if found is not None:
+            return found
+        if bands is not None and (window is not None or queries.documents or (keys and keys.documents)):
+            raise Error("bands are the whole mask: leave window and cu_seqlens out, or cut the bands by them")
+        found = Attention(
+            queries.tokens,
+            queries.tokens if keys is None else keys.tokens,
+            causal=causal,
+            window=window,
+            documents=queries.documents,
+            kv_documents=None if keys is None else keys.documents,
+            bands=given_bands(bands),
+            scale=None if scale is None else float(scale),
+        )
+        if len(self._calls) >= KEPT_CALLS:
+            self._calls.clear()
+        self._calls[key] = found
+        return found
+
+    def _sizes(self, rows: int, kv_rows: int, keys: Optional[Sequence]) -> tuple[Sequence, Optional[Sequence]]:
+        """The lengths that a call does not give: of the sequence that was sharded, or as the ranks tell."""
+        if self._is_alone:
+            return Sequence(rows), keys or (Sequence(kv_rows) if kv_rows != rows else None)
+        known = {sequence.tokens for sequence in self._sequences}
+        if len(known) == 1:
+            # Not with its documents: a mask is what the call says. `_check_sharded` compares them.
+            return Sequence(known.pop()), keys
+        # With several sequences, or none, the rows of one rank do not tell which it is: all ranks ask, or none does.
+        q_total, kv_total = (sum(column) for column in zip(*_group.numbers(self.group, [rows, kv_rows])))
+        if keys is None and kv_total != q_total:
+            keys = Sequence(kv_total)
+        return Sequence(q_total), keys
+
+    def _check_sharded(self, queries: Sequence) -> None:
+        """Refuses documents under which the tokens were not sharded: zigzag follows documents."""
+        same = [kept for kept in self._sequences if kept.tokens == queries.tokens]
+        if same and all(_shards.cut(kept) != _shards.cut(queries) for kept in same) and self.sharding == "zigzag":
+            raise Error(
+                f"the sequence of {queries.tokens} tokens was sharded with {_shards.told(same[0])} and attention was"
+                f" asked for with {_shards.told(queries)}: give both the same cu_seqlens, or sequence=batch.sequence"
+            )
+
+    # Shards.
+
+    def _note(self, sequence: Sequence) -> Attention:
+        """Remembers a sequence as the last one that was sharded."""
+        if sequence in self._sequences:
+            self._sequences.remove(sequence)
+        self._sequences.appendleft(sequence)
+        return self._describe(sequence, None, True, None, None, None)
+
+    def local_indices(
+        self, tokens: Optional[int] = None, *, cu_seqlens: Any = None, sequence: Optional[Sequence] = None
+    ) -> torch.Tensor:
+        """The global index of each token that this rank holds, [rows], int64, in the order in which it holds them."""
+        sequence = _shards.needed(sequence, tokens, cu_seqlens)
+        return _shards.indices(self, self._describe(sequence, None, True, None, None, None), sequence)
+
+    def local_positions(
+        self, tokens: Optional[int] = None, *, cu_seqlens: Any = None, sequence: Optional[Sequence] = None
+    ) -> torch.Tensor:
+        """The position *within its document* of each of them, which rotary embeddings take: [rows], int64; [batch,
+        rows] where batch rows have documents of their own."""
+        sequence = _shards.needed(sequence, tokens, cu_seqlens)
+        positions = _shards.positions(self, self._describe(sequence, None, True, None, None, None), sequence)
+        return positions[0] if positions.shape[0] == 1 else positions
+
+    def shard(
+        self, x: torch.Tensor, dim: int = 1, *, cu_seqlens: Any = None, sequence: Optional[Sequence] = None
+    ) -> torch.Tensor:
+        """This rank's tokens of `x`, which has all tokens along `dim`. Differentiable. Any number of tokens will do."""
+        sequence = _shards.needed(sequence, x.shape[dim], cu_seqlens)
+        if sequence.tokens != x.shape[dim]:
+            raise Error(f"x has {x.shape[dim]} tokens along dim {dim} and the documents {sequence.tokens}")
+        attention = self._note(sequence)
+        return x.index_select(dim, _shards.indices(self, attention, sequence).to(x.device))
+
+    def unshard(
+        self, x: torch.Tensor, dim: int = 1, *, cu_seqlens: Any = None, sequence: Optional[Sequence] = None
+    ) -> torch.Tensor:
+        """All ranks' tokens along `dim`, of the parts `x` that each holds: what `shard` undoes. Collective.
+
+        Its gradient is that of all ranks' uses of the result, added up.
+        """
+        if cu_seqlens is None and sequence is None:
+            sequence, _ = self._sizes(x.shape[dim], x.shape[dim], None)
+        sequence = _shards.needed(sequence, None, cu_seqlens)
+        return _shards.unshard(self, x, dim, self._note(sequence), sequence)
+
+    def shard_batch(
+        self, batch: Mapping[str, Any], *, cu_seqlens: Any = None, ignore_index: int = -100
+    ) -> "_shards.Shard":
+        """This rank's part of a batch that all ranks have.
+
+        `batch` holds `input_ids` [batch, tokens], and optionally `labels`, `position_ids` (which begin again at 0 for
+        each packed document), `attention_mask` [batch, tokens] (0 is padding) and other tensors [batch, tokens, ...].
+        The documents come from `cu_seqlens` (here or in the batch), else from position_ids and attention_mask.
+
+        Returns a dict with `input_ids`, `position_ids` within each document, `shift_labels` (labels, or input_ids
+        without any, shifted by one *before* sharding; `ignore_index` at the ends of documents and in padding) and this
+        rank's part of the other tensors; its attribute `sequence` is what `attention` takes.
+        """
+        return _shards.shard_batch(self, batch, cu_seqlens, ignore_index)
+
+    # Plans and memory.
+
+    def plan(
+        self,
+        tokens: Optional[int] = None,
+        *,
+        q_heads: int,
+        kv_heads: Optional[int] = None,
+        head_dim: int,
+        value_dim: Optional[int] = None,
+        dtype: torch.dtype = torch.bfloat16,
+        batch: int = 1,
+        kv_tokens: Optional[int] = None,
+        causal: bool = True,
+        window: Any = None,
+        cu_seqlens: Any = None,
+        bands: Optional[Iterable[Band]] = None,
+        sequence: Optional[Sequence] = None,
+    ) -> Plan:
+        """Who fetches which rows when in a call of these sizes, and the memory that it takes. Not collective.
+
+        Print it; its attributes are `stages`, `rows_fetched` (of each rank), `ring_rows` (what a ring would move),
+        `heap` (bytes that `heap=` must be at least), `symmetric_bytes` and `total_bytes`.
+        """
+        queries = _shards.needed(sequence, tokens, cu_seqlens)
+        keys = None if kv_tokens is None else Sequence(kv_tokens)
+        return Plan(
+            self._describe(queries, keys, causal, window, bands, None),
+            pes=self.size,
+            batch=batch,
+            q_heads=q_heads,
+            kv_heads=q_heads if kv_heads is None else kv_heads,
+            head_dim=head_dim,
+            value_dim=head_dim if value_dim is None else value_dim,
+            dtype=str(dtype).removeprefix("torch."),
+            layout=self.sharding,
+            threads=self._threads,
+            stages=self._stages,
+        )
+
+    def reserve(self, tokens: int, **sizes: Any) -> int:
+        """Makes the heap take calls of these sizes (those of `plan`) beside what it took before; prints and returns its
+        bytes. Collective over the group; queued work ends first."""
+        publish, contribution = self.plan(tokens, **sizes).slots
+        # Documents and batches of the same sizes differ by some rows.
+        self._slots = (max(self._slots[0], publish), max(self._slots[1], contribution))
+        engine = self._open()
+        self._engine = None
+        engine.free()
+        self._engine = self._new_engine()
+        held = self._engine.heap_bytes
+        if self.rank == 0:
+            print(f"longreach: {held} bytes of symmetric memory on each of {self.size} ranks")
+        return held
+
+    # Training.
+
+    def loss(self, logits: torch.Tensor, shift_labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
+        """Cross entropy of this rank's tokens, divided by the number of labels of all ranks. Collective.
+
+        Its value is that of the whole batch, on every rank; its gradient is this rank's share, which `sync_gradients`
+        adds up. `logits` are [..., vocabulary] and `shift_labels` [...], as `shard_batch` gives them.
+        """
+        return _loss.loss(self.group, logits, shift_labels, ignore_index, self._is_alone)
+
+    def sync_gradients(self, parameters: Union[torch.nn.Module, Iterable[torch.Tensor]]) -> None:
+        """Adds the gradients of a module, or of parameters, up over the group, in float32. Collective.
+
+        DDP and FSDP over all ranks of a job, of which this group's are some, average gradients over all of them: there
+        leave this out and multiply the loss by this group's `size`. Where they average over the data-parallel ranks only
+        (a mesh of data x context parallel), call this before the optimizer's step.
+        """
+        if not self._is_alone:
+            _loss.sync_gradients(self.group, parameters)
+
+    def verify(
+        self, step_fn: Callable[[Any], Any], batch: Any, *, tolerance: float = 1e-3, show: bool = True
+    ) -> dict[str, float]:
+        """One training step with and without context parallelism: is my gradient right? Collective.
+
+        `step_fn(batch)` does what a training step does up to `sync_gradients`, with this ContextParallel, and returns the
+        model, or a dict of tensors to compare. It is called twice, the first time with all of this object's functions
+        working on the whole batch on each rank, as if there was one rank.
+
+        Prints, on rank 0, and returns each tensor's ||with - without|| / ||without||; fails where one is above
+        `tolerance`.
+        """
+        return _verify.verify(self, step_fn, batch, tolerance, show)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within, this object's functions work on whole sequences on each rank, as if there was one rank."""
+        before, self._is_alone = self._is_alone, True
+        try:
+            yield
+        finally:
+            self._is_alone = before
