@@ -7,7 +7,7 @@ import pytest
 from launch import HERE, torchrun
 
 #: Each rank runs this; `act` is what rank 1 does, in place of its third call.
-PROGRAM = """
+PROGRAM = r"""
 import os, signal, sys, threading, time
 import torch, torch.distributed as dist, longreach
 dist.init_process_group("gloo")
@@ -54,12 +54,12 @@ def test_a_rank_that_goes(tmp_path, act, kind, words):
 
 def test_an_interrupt_during_a_wait(tmp_path):
     # Rank 1 waits for the others, which come when it has been interrupted.
-    act = """
+    act = r"""
     threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
         cp.attention(q, q, q)
     except KeyboardInterrupt:
-        sys.stdout.write(f"interrupted {time.monotonic() - started < 5}\\n")
+        sys.stdout.write(f"interrupted {time.monotonic() - started < 5}\n")
     sys.exit(0)
 elif True:
     time.sleep(2.5)"""
