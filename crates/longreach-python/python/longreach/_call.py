@@ -94,8 +94,8 @@ def run(
     k: torch.Tensor,
     v: torch.Tensor,
     layout: str,
-    out_layout: Optional[str] = None,
+    out_layout: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse) of a call; autograd joins where it is on and an input asks for a gradient."""
     keep = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    return Call.apply(q, k, v, engine, attention, layout, out_layout or layout, keep)
+    return Call.apply(q, k, v, engine, attention, layout, out_layout, keep)

@@ -120,6 +120,11 @@ class ContextParallel:
             raise Error("this ContextParallel has been closed: make a new one")
         return self._engine
 
+    def _refusal(self, text: str) -> Error:
+        """An error that other ranks may not find: they would wait for this one, so they are told."""
+        self._open().refuse(text)
+        return Error(text)
+
     def close(self) -> None:
         """Gives the symmetric memory up. Collective over the group."""
         engine, self._engine = self._engine, None
@@ -189,7 +194,7 @@ class ContextParallel:
         call. Padding gets zeros and passes none on.
         """
         del deterministic  # On a CPU every reduction follows the plan's order, asked or not.
-        engine = self._open()
+        self._open()
         _call.check_layout(layout, q=q, k=k, v=v)
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             if tensor.device.type != self.device.type:
@@ -199,13 +204,30 @@ class ContextParallel:
         keys = kv_sequence or given_sequence("cu_seqlens_kv", cu_seqlens_kv, cu_seqlens_kv_padded, kv_tokens)
         if queries is None:
             queries, keys = self._sizes(shapes[0][1], shapes[1][1], keys)
+        out, lse = self._attend(q, k, v, layout, layout, queries, keys, causal, window, bands, scale)
+        return (out, lse) if return_lse else out
+
+    def _attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layout: str,
+        out_layout: str,
+        queries: Sequence,
+        keys: Optional[Sequence],
+        causal: bool,
+        window: Any,
+        bands: Optional[Iterable[Band]],
+        scale: Optional[float],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(out, lse) of a call whose tensors have been looked at."""
+        engine = self._open()
         self._check_sharded(queries)
         attention = self._describe(queries, keys, causal, window, bands, scale)
         if self._is_alone:
-            out, lse = _alone.attention(q, k, v, attention, layout)
-        else:
-            out, lse = _call.run(engine, attention, q, k, v, layout)
-        return (out, lse) if return_lse else out
+            return _alone.attention(q, k, v, attention, layout, out_layout)
+        return _call.run(engine, attention, q, k, v, layout, out_layout)
 
     def _describe(
         self,
@@ -318,9 +340,10 @@ class ContextParallel:
         each packed document), `attention_mask` [batch, tokens] (0 is padding) and other tensors [batch, tokens, ...].
         The documents come from `cu_seqlens` (here or in the batch), else from position_ids and attention_mask.
 
-        Returns a dict with `input_ids`, `position_ids` within each document, `shift_labels` (labels, or input_ids
+        Returns a dict with `input_ids`, `position_ids` within each document, `attention_mask`, `shift_labels` (labels, or input_ids
         without any, shifted by one *before* sharding; `ignore_index` at the ends of documents and in padding) and this
-        rank's part of the other tensors; its attribute `sequence` is what `attention` takes.
+        rank's part of the other tensors; its attribute `sequence` is what `attention` takes, and `inputs()` what a model
+        takes.
         """
         return _shards.shard_batch(self, batch, cu_seqlens, ignore_index)
 

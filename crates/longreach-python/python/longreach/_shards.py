@@ -20,6 +20,10 @@ class Shard(dict):
 
     sequence: Sequence
 
+    def inputs(self) -> dict[str, Any]:
+        """What a model takes: all but the labels."""
+        return {name: value for name, value in self.items() if name != "shift_labels"}
+
 
 def needed(sequence: Optional[Sequence], tokens: Optional[int], cu_seqlens: Any) -> Sequence:
     """The sequence that a function's arguments describe."""
@@ -55,6 +59,15 @@ def positions(cp: "ContextParallel", attention: Attention, sequence: Sequence) -
     # One rank of one holds all tokens in order only where the layout is contiguous.
     sharding = "contiguous" if cp._is_alone else cp.sharding
     return _whole(attention.positions(rank, size, batch, sharding)).reshape(batch, -1)
+
+
+def real(cp: "ContextParallel", sequence: Sequence) -> torch.Tensor:
+    """Which of this rank's tokens are in a document: [rows of documents, or 1; tokens of this rank]."""
+    whole = torch.zeros((_batch(sequence), sequence.tokens), dtype=torch.bool)
+    for row, documents in enumerate(sequence.documents or (((0, sequence.tokens),),)):
+        for start, end in documents:
+            whole[row, start:end] = True
+    return whole[:, indices(cp, cp._describe(sequence, None, True, None, None, None), sequence)]
 
 
 def _batch(sequence: Sequence) -> int:
@@ -127,6 +140,7 @@ def shard_batch(cp: "ContextParallel", batch: Mapping[str, Any], cu_seqlens: Any
     shard.sequence = sequence
     shard["input_ids"] = ids.index_select(1, held)
     shard["position_ids"] = positions(cp, attention, sequence).to(ids.device).expand(rows, -1).contiguous()
+    shard["attention_mask"] = real(cp, sequence).to(ids.device, torch.int64).expand(rows, -1).contiguous()
     shifted = batch.get("shift_labels")
     if shifted is None:
         shifted = _shifted(batch.get("labels", ids), sequence, ignore_index)

@@ -83,7 +83,8 @@ def test_a_padded_batch(cp):
     assert whole.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, -100], [-100, -100, 12, 13, 14, 15, -100, -100, -100]]
     positions = cp.unshard(batch["position_ids"], sequence=batch.sequence)
     assert positions[1, 2:7].tolist() == [0, 1, 2, 3, 4]
-    assert "attention_mask" not in batch
+    assert torch.equal(batch["attention_mask"], attention_mask[:, cp.local_indices(sequence=batch.sequence)])
+    assert batch.inputs().keys() == {"input_ids", "position_ids", "attention_mask"}
 
 
 def test_loss_and_gradients_are_those_of_all_tokens(cp):
