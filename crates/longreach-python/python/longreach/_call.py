@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.utils.dlpack import to_dlpack
 
-from ._longreach import Attention, Engine, Error
+from ._longreach import Attention, Engine, Error, Saved
 
 #: How each tensor layout becomes [batch, sequence, heads, dim], and back, by views.
 LAYOUTS = ("bshd", "bhsd", "sbhd", "thd")
@@ -36,14 +37,49 @@ def check_layout(layout: str, **tensors: torch.Tensor) -> None:
             raise Error(f"{name} has shape {list(tensor.shape)}: layout {layout} has {dims} dimensions")
 
 
-def _empty(like: torch.Tensor, layout: str, batch: int, rows: int, heads: int, dim: int) -> torch.Tensor:
+def outputs(q: torch.Tensor, v: torch.Tensor, layout: str, out_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for the output, and for log-sum-exps [batch, heads, rows], or [heads, rows] for thd."""
+    batch, rows, heads, _ = as_bshd(q, layout).shape
+    dim = v.shape[-1]
     shapes = {
         "bshd": (batch, rows, heads, dim),
         "bhsd": (batch, heads, rows, dim),
         "sbhd": (rows, batch, heads, dim),
         "thd": (rows, heads, dim),
     }
-    return like.new_empty(shapes[layout])
+    form = (heads, rows) if layout == "thd" else (batch, heads, rows)
+    return q.new_empty(shapes[out_layout]), q.new_empty(form, dtype=torch.float32)
+
+
+def forward(
+    engine: Engine,
+    attention: Attention,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: str,
+    out_layout: str,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor, Optional[Saved]]:
+    """Output, log-sum-exps, and where asked what a backward needs."""
+    out, lse = outputs(q, v, layout, out_layout)
+    rows = (lse.unsqueeze(0) if layout == "thd" else lse).unsqueeze(-1)
+    tensors = [as_bshd(x, layout) for x in (q, k, v)]
+    capsules = [to_dlpack(x) for x in (*tensors, as_bshd(out, out_layout), rows)]
+    return out, lse, engine.forward(attention, *capsules, keep)
+
+
+def backward(
+    engine: Engine,
+    saved: Optional[Saved],
+    dout: torch.Tensor,
+    grads: list[Optional[torch.Tensor]],
+    layout: str,
+    out_layout: str,
+) -> None:
+    """Writes those of dq, dk and dv that are there."""
+    capsules = [None if grad is None else to_dlpack(as_bshd(grad, layout)) for grad in grads]
+    engine.backward(saved, to_dlpack(as_bshd(dout, out_layout)), *capsules)
 
 
 class Call(torch.autograd.Function):
@@ -61,29 +97,21 @@ class Call(torch.autograd.Function):
         out_layout: str,
         keep: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        views = [as_bshd(x, layout) for x in (q, k, v)]
-        batch, rows, heads, _ = views[0].shape
-        out = _empty(q, out_layout, batch, rows, heads, views[2].shape[-1])
-        lse = q.new_empty((batch, heads, rows, 1), dtype=torch.float32)
-        capsules = [to_dlpack(x) for x in (*views, as_bshd(out, out_layout), lse)]
-        ctx.saved = engine.forward(attention, *capsules, keep)
+        out, lse, ctx.saved = forward(engine, attention, q, k, v, layout, out_layout, keep)
         ctx.engine, ctx.layout, ctx.out_layout = engine, layout, out_layout
         # The engine keeps what it computes with; of the tensors only the form is needed.
         ctx.forms = [torch.empty_like(x, device="meta") for x in (q, k, v)]
-        lse = lse[..., 0]
-        if layout == "thd":
-            lse = lse[0]
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dout: torch.Tensor, _: Any) -> tuple[Optional[torch.Tensor], ...]:
         grads = [
             torch.empty_strided(form.size(), form.stride(), dtype=form.dtype) if need else None
             for form, need in zip(ctx.forms, ctx.needs_input_grad)
         ]
-        capsules = [None if g is None else to_dlpack(as_bshd(g, ctx.layout)) for g in grads]
-        ctx.engine.backward(ctx.saved, to_dlpack(as_bshd(dout, ctx.out_layout)), *capsules)
+        backward(ctx.engine, ctx.saved, dout, grads, ctx.layout, ctx.out_layout)
         return (*grads, None, None, None, None, None)
 
 

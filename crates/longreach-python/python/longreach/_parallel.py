@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 import torch
 import torch.distributed as dist
 
-from . import _alone, _call, _group, _loss, _shards, _verify, _world
+from . import _alone, _call, _compiled, _group, _loss, _shards, _verify, _world
 from ._documents import Band, Sequence, given_bands, given_sequence, given_window
 from ._longreach import Attention, Engine, Error, Plan, slots_of
 
@@ -80,6 +80,7 @@ class ContextParallel:
         self._sequences: deque[Sequence] = deque(maxlen=KEPT_SEQUENCES)
         self._calls: dict[Any, Attention] = {}
         self._is_alone = False
+        self._number = _compiled.number(self)
         timeout = _world.default_timeout() if timeout is None else float(timeout)
         options = {
             "device": self.device.type,
@@ -199,6 +200,15 @@ class ContextParallel:
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             if tensor.device.type != self.device.type:
                 raise Error(f"{name} is on {tensor.device} and this ContextParallel on {self.device}: move it there")
+        if torch.compiler.is_compiling():
+            given = (cu_seqlens, cu_seqlens_padded, sequence, tokens), (
+                cu_seqlens_kv,
+                cu_seqlens_kv_padded,
+                kv_sequence,
+                kv_tokens,
+            )
+            out, lse = self._compiled(q, k, v, layout, layout, *given, causal, window, bands, scale)
+            return (out, lse) if return_lse else out
         shapes = [_call.as_bshd(x, layout).shape for x in (q, k)]
         queries = sequence or given_sequence("cu_seqlens", cu_seqlens, cu_seqlens_padded, tokens)
         keys = kv_sequence or given_sequence("cu_seqlens_kv", cu_seqlens_kv, cu_seqlens_kv_padded, kv_tokens)
@@ -223,11 +233,69 @@ class ContextParallel:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(out, lse) of a call whose tensors have been looked at."""
         engine = self._open()
-        self._check_sharded(queries)
-        attention = self._describe(queries, keys, causal, window, bands, scale)
+        attention = self._checked(queries, keys, causal, window, bands, scale)
         if self._is_alone:
             return _alone.attention(q, k, v, attention, layout, out_layout)
         return _call.run(engine, attention, q, k, v, layout, out_layout)
+
+    def _compiled(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layout: str,
+        out_layout: str,
+        queries: tuple[Any, Any, Optional[Sequence], Optional[int]],
+        keys: tuple[Any, Any, Optional[Sequence], Optional[int]],
+        causal: bool,
+        window: Any,
+        bands: Optional[Iterable[Band]],
+        scale: Optional[float],
+        position_ids: Optional[torch.Tensor] = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `_attend`, while a graph is traced."""
+        if self._is_alone:
+            raise Error("verify and alone() work on functions that are not compiled: give them the original")
+        described = []
+        for cu_seqlens, padded, sequence, tokens in (queries, keys):
+            if padded is not None:
+                raise Error("cu_seqlens_padded in a compiled function is not supported: give sequence=")
+            if sequence is not None:
+                described.append((_compiled.of_sequence(sequence), sequence.tokens))
+            else:
+                described.append((_compiled.documents_of(cu_seqlens), tokens))
+        (documents, tokens), (kv_documents, kv_tokens) = described
+        sides = None if window is None else [-1 if side is None else side for side in window]
+        return _compiled.attention(
+            q,
+            k,
+            v,
+            self._number,
+            causal,
+            sides,
+            _compiled.flat(bands),
+            documents,
+            kv_documents,
+            position_ids,
+            tokens,
+            kv_tokens,
+            scale,
+            layout,
+            out_layout,
+        )
+
+    def _checked(
+        self,
+        queries: Sequence,
+        keys: Optional[Sequence],
+        causal: bool,
+        window: Any,
+        bands: Optional[Iterable[Band]],
+        scale: Optional[float],
+    ) -> Attention:
+        """The description of a call, if the tokens were sharded for it."""
+        self._check_sharded(queries)
+        return self._describe(queries, keys, causal, window, bands, scale)
 
     def _describe(
         self,

@@ -72,7 +72,13 @@ def _attention(cp: "ContextParallel") -> Callable[..., tuple[torch.Tensor, None]
         q, k, v = (x.to(dtype) for x in (query, key, value))
         # transformers counts the token itself: it sees `sliding_window` keys.
         window = None if sliding_window is None else (sliding_window - 1, None)
-        sequence = _sequence_of(cp, position_ids, query.shape[2])
+        if torch.compiler.is_compiling():
+            given = (None, None, None, None)
+            out, _ = cp._compiled(
+                q, k, v, "bhsd", "bshd", given, given, causal, window, None, scaling, position_ids
+            )
+            return out, None
+        sequence = sequence_of(cp, position_ids, query.shape[2])
         out, _ = cp._attend(q, k, v, "bhsd", "bshd", sequence, None, causal, window, None, scaling)
         return out, None
 
@@ -107,7 +113,7 @@ def _refuse(attention_mask: Any, dropout: float, others: dict[str, Any]) -> None
             raise Error(why)
 
 
-def _sequence_of(cp: "ContextParallel", position_ids: Optional[torch.Tensor], rows: int) -> Sequence:
+def sequence_of(cp: "ContextParallel", position_ids: Optional[torch.Tensor], rows: int) -> Sequence:
     """The sharded sequence that these are the positions of.
 
     Positions within documents, of all ranks together, tell a sequence's documents; so ranks that each find theirs again
@@ -134,6 +140,8 @@ def _sequence_of(cp: "ContextParallel", position_ids: Optional[torch.Tensor], ro
 
 
 def _masks(cp: "ContextParallel") -> Callable[..., None]:
+    from transformers.masking_utils import causal_mask_function
+
     def longreach_mask(
         batch_size: int,
         q_length: int,
@@ -157,26 +165,29 @@ def _masks(cp: "ContextParallel") -> Callable[..., None]:
                 "the model was given no attention_mask: give it the batch's, as in model(**batch.inputs());"
                 " generate and KV caches are not supported"
             )
-        if mask_function is not None and not _known(mask_function, q_length, getattr(config, "sliding_window", None)):
-            raise Error(
-                "the model's mask is neither causal, full nor a sliding window, as of chunked attention, a prefix or image"
-                " blocks: that is not supported"
-            )
-        if not cp._is_alone:
+        if mask_function is not None and mask_function is not causal_mask_function:
+            _check_known(mask_function, q_length, getattr(config, "sliding_window", None))
+        # While a graph is traced there is nothing to compare; positions are compared when it runs.
+        if not cp._is_alone and not torch.compiler.is_compiling():
             _check_padding(cp, attention_mask)
 
     return longreach_mask
 
 
-def _known(mask_function: Callable[..., Any], length: int, window: Optional[int]) -> bool:
-    """Whether a mask is one that attention is told of by other means."""
+@torch.compiler.disable
+def _check_known(mask_function: Callable[..., Any], length: int, window: Optional[int]) -> None:
+    """Refuses a mask of which attention is not told by other means."""
     step = max(1, length // SAMPLES)
     query, key = torch.arange(0, length, step)[:, None], torch.arange(0, length, step)[None]
     zero = torch.tensor(0)
     wanted = torch.as_tensor(mask_function(zero, zero, query, key)).cpu()
     causal = key <= query
     known = [causal, torch.ones_like(causal)] + ([] if window is None else [causal & (key > query - window)])
-    return any(torch.equal(wanted.expand_as(causal), mask) for mask in known)
+    if not any(torch.equal(wanted.expand_as(causal), mask) for mask in known):
+        raise Error(
+            "the model's mask is neither causal, full nor a sliding window, as of chunked attention, a prefix or image"
+            " blocks: that is not supported"
+        )
 
 
 def _check_padding(cp: "ContextParallel", attention_mask: torch.Tensor) -> None:
