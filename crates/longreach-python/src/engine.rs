@@ -53,8 +53,7 @@ impl Engine {
         };
         let waiter = Waiter::start("longreach waiter")?;
         let (of, given) = (team.inner.clone(), options.clone());
-        let interrupted = || drop(team.inner.fail(INTERRUPTED));
-        let cp = waiter.run(py, interrupted, move || ContextParallel::new(&of, &given))?;
+        let cp = team.wait(py, move || ContextParallel::new(&of, &given))?;
         let cp = cp.map_err(|error| raised(py, team.me, error))?;
         Ok(Self { cp, options, me: team.me, waiter, last: Mutex::default() })
     }

@@ -8,6 +8,7 @@ mod dlpack;
 mod engine;
 mod error;
 mod plan;
+mod shmem;
 mod store;
 mod support;
 mod waiter;
@@ -25,6 +26,8 @@ mod _longreach {
     use super::error::{Error, HeapTooSmall, PeerFailed};
     #[pymodule_export]
     use super::plan::Plan;
+    #[pymodule_export]
+    use super::shmem::{Buffer, Handle, Signal, Transfers};
     #[pymodule_export]
     use super::support::{support_table, supports, version};
     #[pymodule_export]

@@ -28,6 +28,11 @@ impl Waiter {
         Ok(Self { jobs })
     }
 
+    /// Has the thread do `job`, behind all that it was given before.
+    pub fn send(&self, job: impl FnOnce() + Send + 'static) -> PyResult<()> {
+        self.jobs.send(Box::new(job)).map_err(|_| refused("the waiting thread has ended"))
+    }
+
     /// Runs `job` on the thread and returns what it returns. Python runs meanwhile; when a signal raises an exception
     /// there, `interrupted` is called, which has to bring the job to its end, and the exception is returned.
     pub fn run<T: Send + 'static>(
@@ -38,8 +43,7 @@ impl Waiter {
     ) -> PyResult<T> {
         let (done, mut result) = channel();
         // Who was interrupted does not take the result.
-        let job = move || drop(done.send(job()));
-        self.jobs.send(Box::new(job)).map_err(|_| refused("the waiting thread has ended"))?;
+        self.send(move || drop(done.send(job())))?;
         loop {
             let (receiver, received) = py.detach(move || receive(result));
             result = receiver;

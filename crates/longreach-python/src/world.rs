@@ -75,7 +75,8 @@ impl World {
         }
         let team = self.waiter.run(py, || self.interrupted(), move || team.recv())?;
         let team = team.map_err(|_| refused("the PE's thread has ended"))?;
-        Ok(Team { inner: team.map_err(|error| raised_shmem(py, self.me, &error))?, me: self.me })
+        let inner = team.map_err(|error| raised_shmem(py, self.me, &error))?;
+        Ok(Team { inner, me: self.me, waiter: Waiter::start("longreach waiter")? })
     }
 
     /// Raises the world's failure, if it has failed.
@@ -124,6 +125,7 @@ fn serve(pe: &Pe, queue: &Mutex<Receiver<Job>>) {
 pub struct Team {
     pub inner: longreach::Team,
     pub me: usize,
+    pub waiter: Waiter,
 }
 
 #[pymethods]
@@ -134,9 +136,31 @@ impl Team {
         self.inner.rank()
     }
 
+    /// The group's ranks of its members, in its order.
+    #[getter]
+    fn ranks(&self) -> Vec<usize> {
+        self.inner.ranks().to_vec()
+    }
+
     /// Ranks of the team.
     #[getter]
     fn size(&self) -> usize {
         self.inner.size()
+    }
+    /// Returns when all ranks of the team have called it. Collective over the team.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        let of = self.inner.clone();
+        self.wait(py, move || of.barrier())?.map_err(|error| raised_shmem(py, self.me, &error))
+    }
+}
+
+impl Team {
+    /// Runs a collective call of the team, which Python's signals interrupt.
+    pub fn wait<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> PyResult<T> {
+        self.waiter.run(py, || drop(self.inner.fail(INTERRUPTED)), job)
     }
 }

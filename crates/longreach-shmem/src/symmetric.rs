@@ -92,6 +92,13 @@ impl Symmetric {
         Ok(Self { offset: self.offset + offset, len, ..self.clone() })
     }
 
+    /// Where this PE's own part begins in this process, for libraries that work on memory by its address. What they read
+    /// and write there, signals must order with the transfers of all PEs; a handle must be kept meanwhile.
+    pub fn own_address(&self) -> Result<usize, Error> {
+        self.of_host()?;
+        Ok(self.start(self.team.rank(), 0, 0)?.addr())
+    }
+
     /// Copies bytes of team rank `rank`'s part, from `offset`, into `into`, at once on the calling thread.
     pub fn read(&self, rank: usize, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         self.of_host()?;
