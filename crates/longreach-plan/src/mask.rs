@@ -15,6 +15,8 @@ pub struct Mask {
     pub(crate) window: Option<(Option<u64>, Option<u64>)>,
     pub(crate) documents: Vec<Documents>,
     pub(crate) kv_documents: Vec<Documents>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cuts: Option<(Documents, Documents)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -55,7 +57,7 @@ impl Mask {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, window: None, documents: Vec::new(), kv_documents: Vec::new() }
+        Self { kind, window: None, documents: Vec::new(), kv_documents: Vec::new(), cuts: None }
     }
 
     /// Only keys from `left` before to `right` after the diagonal one; none is no bound.
@@ -75,6 +77,14 @@ impl Mask {
     /// Where the documents lie in the keys, where not as in the queries. They pair up in order.
     pub fn kv_documents(mut self, documents: Vec<Documents>) -> Self {
         self.kv_documents = documents;
+        self
+    }
+
+    /// By what the queries and the keys are cut into shards under [`Layout::Zigzag`](crate::Layout::Zigzag), where that
+    /// is not the documents: some systems cut documents together with the padding behind each. It hides and shows
+    /// nothing.
+    pub fn cut(mut self, queries: Documents, keys: Documents) -> Self {
+        self.cuts = Some((queries, keys));
         self
     }
 
@@ -112,6 +122,9 @@ impl fmt::Display for Mask {
             if rows.len() > SHOWN {
                 f.write_str(";...")?;
             }
+        }
+        if let Some((queries, _)) = &self.cuts {
+            write!(f, " cut={}", queries.count())?;
         }
         Ok(())
     }

@@ -68,7 +68,8 @@ pub struct Plan {
     readers: Vec<Vec<usize>>,
 }
 
-/// Who holds which queries and which keys. Zigzag follows documents, unless batch rows have different ones.
+/// Who holds which queries and which keys. Zigzag follows [`Mask::cut`], or else documents, unless batch rows have
+/// different ones.
 pub fn shards(
     mask: &Mask,
     layout: &Layout,
@@ -78,6 +79,10 @@ pub fn shards(
     kv_len: usize,
 ) -> Result<(Shards, Shards), Error> {
     let (_, documents) = mask.resolve_with_documents(batch, q_len, kv_len)?;
+    if let Some((q, kv)) = &mask.cuts {
+        let (q, kv) = (q.resolve("cuts", q_len as u64)?, kv.resolve("kv_cuts", kv_len as u64)?);
+        return Ok((layout.shard(q_len, pes, &q)?, layout.shard(kv_len, pes, &kv)?));
+    }
     let (q, kv) = match &documents[..] {
         [(q, kv)] => (q.as_slice(), kv.as_slice()),
         _ => (&[][..], &[][..]),

@@ -8,8 +8,10 @@ use std::ops::Range;
 
 /// `(first query, one past the last, lower edge, upper edge)`, an edge being `("fixed" or "diagonal", n)`.
 type GivenBand = (i64, i64, (String, i64), (String, i64));
+/// Documents of a batch row.
+type Row = Vec<(u64, u64)>;
 /// Documents of each batch row, or once those of all.
-type Rows = Vec<Vec<(u64, u64)>>;
+type Rows = Vec<Row>;
 
 /// Mask, lengths and scale of a call, the same on all ranks.
 #[pyclass(frozen, module = "longreach._longreach")]
@@ -21,7 +23,7 @@ pub struct Attention {
 #[pymethods]
 impl Attention {
     #[new]
-    #[pyo3(signature = (q_len, kv_len, *, causal, window=None, documents=None, kv_documents=None, bands=None, scale=None))]
+    #[pyo3(signature = (q_len, kv_len, *, causal, window=None, documents=None, kv_documents=None, bands=None, cuts=None, scale=None))]
     #[allow(clippy::too_many_arguments)] // a call's description, by keyword
     fn new(
         q_len: usize,
@@ -31,6 +33,7 @@ impl Attention {
         documents: Option<Rows>,
         kv_documents: Option<Rows>,
         bands: Option<Vec<GivenBand>>,
+        cuts: Option<(Row, Row)>,
         scale: Option<f32>,
     ) -> PyResult<Self> {
         let mut mask = match bands {
@@ -43,6 +46,9 @@ impl Attention {
         }
         mask = mask.documents(rows(documents.as_deref().unwrap_or_default()));
         mask = mask.kv_documents(rows(kv_documents.as_deref().unwrap_or_default()));
+        if let Some((queries, keys)) = cuts {
+            mask = mask.cut(Documents::ranges(ranges(&queries)), Documents::ranges(ranges(&keys)));
+        }
         let attention = longreach::Attention::cross(mask, q_len, kv_len);
         let inner = match scale {
             Some(scale) => attention.scale(scale),
@@ -131,7 +137,7 @@ fn ranges(documents: &[(u64, u64)]) -> Vec<Range<u64>> {
     documents.iter().map(|&(start, end)| start..end).collect()
 }
 
-fn rows(rows: &[Vec<(u64, u64)>]) -> Vec<Documents> {
+fn rows(rows: &[Row]) -> Vec<Documents> {
     rows.iter().map(|row| Documents::ranges(ranges(row))).collect()
 }
 

@@ -134,6 +134,24 @@ fn empty_documents_change_nothing() {
 }
 
 #[test]
+fn shards_may_be_cut_by_other_than_the_documents() {
+    // Documents of 5 and 2 tokens, padded to 8 and 4: both are cut with their padding.
+    let cuts = || Documents::cu_seqlens([0, 8, 12]);
+    let real = Mask::causal().documents(vec![Documents::ranges([0..5, 8..10])]);
+    let mask = real.clone().cut(cuts(), cuts());
+    let plan = Plan::new(&request(2, 12, mask.clone(), Layout::Zigzag, 1)).unwrap();
+    assert_eq!(plan.q_shards.positions(0).collect::<Vec<_>>(), [0, 1, 6, 7, 8, 11]);
+    assert_eq!(plan.q_shards, plan.kv_shards);
+    let other = Plan::new(&request(2, 12, real, Layout::Zigzag, 1)).unwrap();
+    assert_eq!(plan.bands, other.bands, "what is seen is the same");
+    assert_ne!(plan.q_shards, other.q_shards);
+    assert_eq!(mask.to_string(), "causal documents=2 cut=2");
+    assert!(mask.canonical().contains("cuts"), "all PEs must cut alike");
+    let wrong = Plan::new(&request(2, 13, mask, Layout::Zigzag, 1)).unwrap_err().to_string();
+    assert!(wrong.starts_with("cuts 0,8,12: ends at 12, expected 13"), "{wrong}");
+}
+
+#[test]
 fn batch_rows_with_other_documents_are_planned_each_by_its_own() {
     let rows = vec![
         Documents::cu_seqlens([0, 10, 50]),

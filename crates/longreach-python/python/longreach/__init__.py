@@ -18,7 +18,7 @@ except ImportError as error:  # pragma: no cover
         " longreach into the environment that has it"
     ) from error
 
-from . import functional, shmem, transformers
+from . import functional, megatron, shmem, transformers
 from ._documents import Band, Diagonal, Fixed, Sequence
 from ._longreach import Error, HeapTooSmall, PeerFailed
 from ._parallel import ContextParallel
@@ -40,6 +40,7 @@ __all__ = [
     "Support",
     "context_parallel",
     "functional",
+    "megatron",
     "shmem",
     "show_versions",
     "support_table",

@@ -47,10 +47,21 @@ class Sequence:
 
     `documents` holds (first token, one past the last) pairs for each batch row, or once for all of them; tokens in
     none of them are padding. Without documents the sequence is one.
+
+    `cut` holds such pairs for what zigzag cuts into the ranks' shards where that is not the documents: TransformerEngine
+    cuts documents together with the padding behind each.
     """
 
     tokens: int
     documents: Optional[Rows] = None
+    cut: Optional[tuple[tuple[int, int], ...]] = None
+
+    def cut_by(self) -> Optional[tuple[tuple[int, int], ...]]:
+        """What zigzag cuts: `cut`, or the documents, unless batch rows have others."""
+        by = self.cut
+        if by is None:
+            by = self.documents[0] if self.documents is not None and len(self.documents) == 1 else ()
+        return tuple((start, end) for start, end in by if start < end) or None
 
 
 def given_bands(bands: Optional[Iterable[Band]]) -> Optional[list[tuple]]:

@@ -31,6 +31,7 @@ class Attention:
         documents: Optional[_Rows] = None,
         kv_documents: Optional[_Rows] = None,
         bands: Optional[list[_Band]] = None,
+        cuts: Optional[tuple[Any, Any]] = None,
         scale: Optional[float] = None,
     ) -> None: ...
     def indices(self, pe: int, pes: int, batch: int, layout: str) -> bytes: ...

@@ -34,6 +34,12 @@ def bytes_of(heap: Union[int, str]) -> int:
     return int(float(found.group(1)) * unit)
 
 
+def _cuts(queries: Sequence, keys: Sequence) -> Optional[tuple[Any, Any]]:
+    if queries.cut is None and keys.cut is None:
+        return None
+    return queries.cut_by() or ((0, queries.tokens),), keys.cut_by() or ((0, keys.tokens),)
+
+
 class ContextParallel:
     """Attention over sequences whose tokens are spread over the ranks of a process group.
 
@@ -261,6 +267,8 @@ class ContextParallel:
             if padded is not None:
                 raise Error("cu_seqlens_padded in a compiled function is not supported: give sequence=")
             if sequence is not None:
+                if sequence.cut is not None:
+                    raise Error("a sequence with `cut` in a compiled function is not supported")
                 described.append((_compiled.of_sequence(sequence), sequence.tokens))
             else:
                 described.append((_compiled.documents_of(cu_seqlens), tokens))
@@ -322,6 +330,7 @@ class ContextParallel:
             documents=queries.documents,
             kv_documents=None if keys is None else keys.documents,
             bands=given_bands(bands),
+            cuts=_cuts(queries, queries if keys is None else keys),
             scale=None if scale is None else float(scale),
         )
         if len(self._calls) >= KEPT_CALLS:
@@ -346,7 +355,7 @@ class ContextParallel:
     def _check_sharded(self, queries: Sequence) -> None:
         """Refuses documents under which the tokens were not sharded: zigzag follows documents."""
         same = [kept for kept in self._sequences if kept.tokens == queries.tokens]
-        if same and all(_shards.cut(kept) != _shards.cut(queries) for kept in same) and self.sharding == "zigzag":
+        if same and all(kept.cut_by() != queries.cut_by() for kept in same) and self.sharding == "zigzag":
             raise Error(
                 f"the sequence of {queries.tokens} tokens was sharded with {_shards.told(same[0])} and attention was"
                 f" asked for with {_shards.told(queries)}: give both the same cu_seqlens, or sequence=batch.sequence"

@@ -33,16 +33,8 @@ def needed(sequence: Optional[Sequence], tokens: Optional[int], cu_seqlens: Any)
     return found
 
 
-def cut(sequence: Sequence) -> Any:
-    """What zigzag cuts a sequence by: its documents, unless batch rows have others."""
-    documents = sequence.documents
-    if documents is None or len(documents) > 1:
-        return None
-    return tuple((start, end) for start, end in documents[0] if start < end) if documents[0] else None
-
-
 def told(sequence: Sequence) -> str:
-    documents = cut(sequence)
+    documents = sequence.cut_by()
     return "no documents" if documents is None else f"{len(documents)} documents"
 
 
