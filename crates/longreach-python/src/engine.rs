@@ -125,7 +125,9 @@ impl Engine {
             .map(|(name, given)| given.map(|tensor| self.borrow(name, tensor)).transpose());
         let (dq, dk, dv) = (dq?, dk?, dv?);
         let saved = saved.inner.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let saved = saved.ok_or_else(|| refused("this forward has been differentiated already"))?;
+        let saved = saved.ok_or_else(|| refused(
+                "this forward has been differentiated already: retain_graph is not supported, call attention again",
+            ))?;
         let memory = dout.memory();
         let queued = py.detach(move || {
             // SAFETY: as for the inputs of `forward`.

@@ -4,7 +4,7 @@ import sys
 import time
 
 import pytest
-from launch import HERE, torchrun
+from launch import torchrun
 
 #: Each rank runs this; `act` is what rank 1 does, in place of its third call.
 PROGRAM = r"""
@@ -79,3 +79,24 @@ def test_exit_without_close_leaves_nothing_waiting(tmp_path):
     out = torchrun(3, str(program), seconds=60)
     assert out.returncode == 0 and out.stdout.count("done True") == 3, out.stdout
     assert time.monotonic() - started < 40
+
+
+def test_symmetric_tensors_are_left_behind_without_harm(tmp_path):
+    program = tmp_path / "left.py"
+    program.write_text(
+        "import sys, time, torch, torch.distributed as dist\n"
+        "from longreach import shmem\n"
+        "dist.init_process_group('gloo')\n"
+        "shmem.init()\n"
+        "x = shmem.tensor((1024,))\n"
+        "x += shmem.my_pe()\n"
+        "shmem.barrier()\n"
+        "time.sleep(2 * shmem.my_pe())\n"
+        "y = shmem.get(torch.empty(1024), x, 0).on()\n"
+        "sys.stdout.write(f'got {y.sum().item()}\\n')\n"
+    )
+    started = time.monotonic()
+    out = torchrun(2, str(program), seconds=60)
+    # PE 0 has gone when PE 1 reads what it left.
+    assert out.returncode == 0 and out.stdout.count("got 0.0") == 2, out.stdout
+    assert time.monotonic() - started < 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -73,7 +74,7 @@ def backward(
     engine: Engine,
     saved: Optional[Saved],
     dout: torch.Tensor,
-    grads: list[Optional[torch.Tensor]],
+    grads: Sequence[Optional[torch.Tensor]],
     layout: str,
     out_layout: str,
 ) -> None:

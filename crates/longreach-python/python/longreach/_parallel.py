@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Optional, Union
 
 import torch
 import torch.distributed as dist
 
-from . import _alone, _call, _compiled, _group, _loss, _shards, _verify, _world
-from ._documents import Band, Sequence, given_bands, given_sequence, given_window
+from . import _alone, _call, _compiled, _group, _shards, _world
+from ._described import KEPT_SEQUENCES
+from ._documents import Band, Sequence, given_sequence
 from ._longreach import Attention, Engine, Error, Plan, slots_of
-
-#: Sequences that calls without lengths are compared with.
-KEPT_SEQUENCES = 8
-#: Descriptions of calls that are kept.
-KEPT_CALLS = 64
+from ._sharding import Sharding
+from ._training import Training
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -34,13 +31,7 @@ def bytes_of(heap: Union[int, str]) -> int:
     return int(float(found.group(1)) * unit)
 
 
-def _cuts(queries: Sequence, keys: Sequence) -> Optional[tuple[Any, Any]]:
-    if queries.cut is None and keys.cut is None:
-        return None
-    return queries.cut_by() or ((0, queries.tokens),), keys.cut_by() or ((0, keys.tokens),)
-
-
-class ContextParallel:
+class ContextParallel(Sharding, Training):
     """Attention over sequences whose tokens are spread over the ranks of a process group.
 
     Creating one is collective over the group: the ranks meet (once a group), streams start, and `heap` bytes of
@@ -292,138 +283,6 @@ class ContextParallel:
             out_layout,
         )
 
-    def _checked(
-        self,
-        queries: Sequence,
-        keys: Optional[Sequence],
-        causal: bool,
-        window: Any,
-        bands: Optional[Iterable[Band]],
-        scale: Optional[float],
-    ) -> Attention:
-        """The description of a call, if the tokens were sharded for it."""
-        self._check_sharded(queries)
-        return self._describe(queries, keys, causal, window, bands, scale)
-
-    def _describe(
-        self,
-        queries: Sequence,
-        keys: Optional[Sequence],
-        causal: bool,
-        window: Any,
-        bands: Optional[Iterable[Band]],
-        scale: Optional[float],
-    ) -> Attention:
-        bands = None if bands is None else tuple(bands)
-        window = given_window(window)
-        key = (queries, keys, causal, window, bands, scale)
-        found = self._calls.get(key)
-        if found is not None:
-            return found
-        if bands is not None and (window is not None or queries.documents or (keys and keys.documents)):
-            raise Error("bands are the whole mask: leave window and cu_seqlens out, or cut the bands by them")
-        found = Attention(
-            queries.tokens,
-            queries.tokens if keys is None else keys.tokens,
-            causal=causal,
-            window=window,
-            documents=queries.documents,
-            kv_documents=None if keys is None else keys.documents,
-            bands=given_bands(bands),
-            cuts=_cuts(queries, queries if keys is None else keys),
-            scale=None if scale is None else float(scale),
-        )
-        if len(self._calls) >= KEPT_CALLS:
-            self._calls.clear()
-        self._calls[key] = found
-        return found
-
-    def _sizes(self, rows: int, kv_rows: int, keys: Optional[Sequence]) -> tuple[Sequence, Optional[Sequence]]:
-        """The lengths that a call does not give: of the sequence that was sharded, or as the ranks tell."""
-        if self._is_alone:
-            return Sequence(rows), keys or (Sequence(kv_rows) if kv_rows != rows else None)
-        known = {sequence.tokens for sequence in self._sequences}
-        if len(known) == 1:
-            # Not with its documents: a mask is what the call says. `_check_sharded` compares them.
-            return Sequence(known.pop()), keys
-        # With several sequences, or none, the rows of one rank do not tell which it is: all ranks ask, or none does.
-        q_total, kv_total = (sum(column) for column in zip(*_group.numbers(self.group, [rows, kv_rows])))
-        if keys is None and kv_total != q_total:
-            keys = Sequence(kv_total)
-        return Sequence(q_total), keys
-
-    def _check_sharded(self, queries: Sequence) -> None:
-        """Refuses documents under which the tokens were not sharded: zigzag follows documents."""
-        same = [kept for kept in self._sequences if kept.tokens == queries.tokens]
-        if same and all(kept.cut_by() != queries.cut_by() for kept in same) and self.sharding == "zigzag":
-            raise Error(
-                f"the sequence of {queries.tokens} tokens was sharded with {_shards.told(same[0])} and attention was"
-                f" asked for with {_shards.told(queries)}: give both the same cu_seqlens, or sequence=batch.sequence"
-            )
-
-    # Shards.
-
-    def _note(self, sequence: Sequence) -> Attention:
-        """Remembers a sequence as the last one that was sharded."""
-        if sequence in self._sequences:
-            self._sequences.remove(sequence)
-        self._sequences.appendleft(sequence)
-        return self._describe(sequence, None, True, None, None, None)
-
-    def local_indices(
-        self, tokens: Optional[int] = None, *, cu_seqlens: Any = None, sequence: Optional[Sequence] = None
-    ) -> torch.Tensor:
-        """The global index of each token that this rank holds, [rows], int64, in the order in which it holds them."""
-        sequence = _shards.needed(sequence, tokens, cu_seqlens)
-        return _shards.indices(self, self._describe(sequence, None, True, None, None, None), sequence)
-
-    def local_positions(
-        self, tokens: Optional[int] = None, *, cu_seqlens: Any = None, sequence: Optional[Sequence] = None
-    ) -> torch.Tensor:
-        """The position *within its document* of each of them, which rotary embeddings take: [rows], int64; [batch,
-        rows] where batch rows have documents of their own."""
-        sequence = _shards.needed(sequence, tokens, cu_seqlens)
-        positions = _shards.positions(self, self._describe(sequence, None, True, None, None, None), sequence)
-        return positions[0] if positions.shape[0] == 1 else positions
-
-    def shard(
-        self, x: torch.Tensor, dim: int = 1, *, cu_seqlens: Any = None, sequence: Optional[Sequence] = None
-    ) -> torch.Tensor:
-        """This rank's tokens of `x`, which has all tokens along `dim`. Differentiable. Any number of tokens will do."""
-        sequence = _shards.needed(sequence, x.shape[dim], cu_seqlens)
-        if sequence.tokens != x.shape[dim]:
-            raise Error(f"x has {x.shape[dim]} tokens along dim {dim} and the documents {sequence.tokens}")
-        attention = self._note(sequence)
-        return x.index_select(dim, _shards.indices(self, attention, sequence).to(x.device))
-
-    def unshard(
-        self, x: torch.Tensor, dim: int = 1, *, cu_seqlens: Any = None, sequence: Optional[Sequence] = None
-    ) -> torch.Tensor:
-        """All ranks' tokens along `dim`, of the parts `x` that each holds: what `shard` undoes. Collective.
-
-        Its gradient is that of all ranks' uses of the result, added up.
-        """
-        if cu_seqlens is None and sequence is None:
-            sequence, _ = self._sizes(x.shape[dim], x.shape[dim], None)
-        sequence = _shards.needed(sequence, None, cu_seqlens)
-        return _shards.unshard(self, x, dim, self._note(sequence), sequence)
-
-    def shard_batch(
-        self, batch: Mapping[str, Any], *, cu_seqlens: Any = None, ignore_index: int = -100
-    ) -> "_shards.Shard":
-        """This rank's part of a batch that all ranks have.
-
-        `batch` holds `input_ids` [batch, tokens], and optionally `labels`, `position_ids` (which begin again at 0 for
-        each packed document), `attention_mask` [batch, tokens] (0 is padding) and other tensors [batch, tokens, ...].
-        The documents come from `cu_seqlens` (here or in the batch), else from position_ids and attention_mask.
-
-        Returns a dict with `input_ids`, `position_ids` within each document, `attention_mask`, `shift_labels` (labels, or input_ids
-        without any, shifted by one *before* sharding; `ignore_index` at the ends of documents and in padding) and this
-        rank's part of the other tensors; its attribute `sequence` is what `attention` takes, and `inputs()` what a model
-        takes.
-        """
-        return _shards.shard_batch(self, batch, cu_seqlens, ignore_index)
-
     # Plans and memory.
 
     def plan(
@@ -478,46 +337,3 @@ class ContextParallel:
         if self.rank == 0:
             print(f"longreach: {held} bytes of symmetric memory on each of {self.size} ranks")
         return held
-
-    # Training.
-
-    def loss(self, logits: torch.Tensor, shift_labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
-        """Cross entropy of this rank's tokens, divided by the number of labels of all ranks. Collective.
-
-        Its value is that of the whole batch, on every rank; its gradient is this rank's share, which `sync_gradients`
-        adds up. `logits` are [..., vocabulary] and `shift_labels` [...], as `shard_batch` gives them.
-        """
-        return _loss.loss(self.group, logits, shift_labels, ignore_index, self._is_alone)
-
-    def sync_gradients(self, parameters: Union[torch.nn.Module, Iterable[torch.Tensor]]) -> None:
-        """Adds the gradients of a module, or of parameters, up over the group, in float32. Collective.
-
-        DDP and FSDP over all ranks of a job, of which this group's are some, average gradients over all of them: there
-        leave this out and multiply the loss by this group's `size`. Where they average over the data-parallel ranks only
-        (a mesh of data x context parallel), call this before the optimizer's step.
-        """
-        if not self._is_alone:
-            _loss.sync_gradients(self.group, parameters)
-
-    def verify(
-        self, step_fn: Callable[[Any], Any], batch: Any, *, tolerance: float = 1e-3, show: bool = True
-    ) -> dict[str, float]:
-        """One training step with and without context parallelism: is my gradient right? Collective.
-
-        `step_fn(batch)` does what a training step does up to `sync_gradients`, with this ContextParallel, and returns the
-        model, or a dict of tensors to compare. It is called twice, the first time with all of this object's functions
-        working on the whole batch on each rank, as if there was one rank.
-
-        Prints, on rank 0, and returns each tensor's ||with - without|| / ||without||; fails where one is above
-        `tolerance`.
-        """
-        return _verify.verify(self, step_fn, batch, tolerance, show)
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Within, this object's functions work on whole sequences on each rank, as if there was one rank."""
-        before, self._is_alone = self._is_alone, True
-        try:
-            yield
-        finally:
-            self._is_alone = before

@@ -12,7 +12,7 @@ from ._documents import Sequence, given_sequence, of_batch
 from ._longreach import Attention, Error
 
 if TYPE_CHECKING:
-    from ._parallel import ContextParallel
+    from ._sharding import Sharding
 
 
 class Shard(dict):
@@ -38,13 +38,13 @@ def told(sequence: Sequence) -> str:
     return "no documents" if documents is None else f"{len(documents)} documents"
 
 
-def indices(cp: "ContextParallel", attention: Attention, sequence: Sequence) -> torch.Tensor:
+def indices(cp: "Sharding", attention: Attention, sequence: Sequence) -> torch.Tensor:
     if cp._is_alone:
         return torch.arange(sequence.tokens)
     return _whole(attention.indices(cp.rank, cp.size, _batch(sequence), cp.sharding))
 
 
-def positions(cp: "ContextParallel", attention: Attention, sequence: Sequence) -> torch.Tensor:
+def positions(cp: "Sharding", attention: Attention, sequence: Sequence) -> torch.Tensor:
     """[rows of documents, or 1; tokens of this rank]."""
     batch = _batch(sequence)
     rank, size = (0, 1) if cp._is_alone else (cp.rank, cp.size)
@@ -53,7 +53,7 @@ def positions(cp: "ContextParallel", attention: Attention, sequence: Sequence) -
     return _whole(attention.positions(rank, size, batch, sharding)).reshape(batch, -1)
 
 
-def real(cp: "ContextParallel", sequence: Sequence) -> torch.Tensor:
+def real(cp: "Sharding", sequence: Sequence) -> torch.Tensor:
     """Which of this rank's tokens are in a document: [rows of documents, or 1; tokens of this rank]."""
     whole = torch.zeros((_batch(sequence), sequence.tokens), dtype=torch.bool)
     for row, documents in enumerate(sequence.documents or (((0, sequence.tokens),),)):
@@ -98,7 +98,7 @@ class _Unshard(torch.autograd.Function):
         return whole.index_select(ctx.dim, ctx.order[start : start + length]), None, None, None, None
 
 
-def unshard(cp: "ContextParallel", x: torch.Tensor, dim: int, attention: Attention, sequence: Sequence) -> torch.Tensor:
+def unshard(cp: "Sharding", x: torch.Tensor, dim: int, attention: Attention, sequence: Sequence) -> torch.Tensor:
     if cp._is_alone:
         return x
     batch = _batch(sequence)
@@ -112,7 +112,7 @@ def unshard(cp: "ContextParallel", x: torch.Tensor, dim: int, attention: Attenti
     return _Unshard.apply(x, dim % x.ndim, lengths, order.to(x.device), cp.group)
 
 
-def shard_batch(cp: "ContextParallel", batch: Mapping[str, Any], cu_seqlens: Any, ignore_index: int) -> Shard:
+def shard_batch(cp: "Sharding", batch: Mapping[str, Any], cu_seqlens: Any, ignore_index: int) -> Shard:
     ids = batch.get("input_ids")
     if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
         raise Error("the batch has no input_ids [batch, tokens]: shard_batch needs them")
@@ -147,9 +147,9 @@ def shard_batch(cp: "ContextParallel", batch: Mapping[str, Any], cu_seqlens: Any
 def _shifted(labels: torch.Tensor, sequence: Sequence, ignore_index: int) -> torch.Tensor:
     """Each token's next one in its document."""
     shifted = torch.full_like(labels, ignore_index)
-    documents = sequence.documents or (((0, sequence.tokens),),)
+    documents = list(sequence.documents or (((0, sequence.tokens),),))
     for row in range(labels.shape[0]):
-        for start, end in documents[row] if len(documents) > 1 else documents[0]:
+        for start, end in documents[row % len(documents)]:
             if end - start > 1:
                 shifted[row, start : end - 1] = labels[row, start + 1 : end]
     return shifted

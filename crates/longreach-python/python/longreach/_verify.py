@@ -10,11 +10,11 @@ import torch
 from ._longreach import Error
 
 if TYPE_CHECKING:
-    from ._parallel import ContextParallel
+    from ._training import Training
 
 
 def verify(
-    cp: "ContextParallel", step_fn: Callable[[Any], Any], batch: Any, tolerance: float, show: bool
+    cp: "Training", step_fn: Callable[[Any], Any], batch: Any, tolerance: float, show: bool
 ) -> dict[str, float]:
     with cp.alone():
         without = _tensors(step_fn(batch))

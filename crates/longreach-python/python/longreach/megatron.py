@@ -20,9 +20,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from . import _call, _group
-from ._documents import Rows, Sequence, collapsed
 from ._longreach import Error
 from ._parallel import ContextParallel
+from ._te_order import batched, packed
 
 __all__ = ["DotProductAttention", "attn_forward_func_with_cp", "use"]
 
@@ -69,53 +69,6 @@ def _unsupported(**given: Any) -> None:
             raise Error(f"{name} is {shown}: {why}")
 
 
-def _bounds(name: str, given: Any) -> Optional[list[int]]:
-    if given is None:
-        return None
-    bounds = given.tolist() if isinstance(given, torch.Tensor) else list(given)
-    if not bounds or bounds[0] != 0 or any(b < a for a, b in zip(bounds, bounds[1:])):
-        raise Error(f"{name} is {bounds[:8]}: it must begin with 0 and never decrease")
-    return bounds
-
-
-def _packed(cp: ContextParallel, side: str, cu_seqlens: Any, padded: Any) -> Sequence:
-    """The sequence of packed documents, each cut with its padding."""
-    bounds = _bounds(f"cu_seqlens_{side}", cu_seqlens)
-    if bounds is None:
-        raise Error(f"qkv_format is thd and cu_seqlens_{side} is missing: give it")
-    starts = _bounds(f"cu_seqlens_{side}_padded", padded) or bounds
-    if len(starts) != len(bounds):
-        raise Error(f"cu_seqlens_{side} has {len(bounds)} bounds and its padded ones are {len(starts)}: give as many")
-    documents = []
-    for a, b, start, end in zip(bounds, bounds[1:], starts, starts[1:]):
-        if b - a > end - start:
-            raise Error(f"a document of {b - a} tokens has {end - start} places in cu_seqlens_{side}_padded")
-        if (end - start) % (2 * cp.size):
-            raise Error(
-                f"a document takes {end - start} places of cu_seqlens_{side}: over {cp.size} ranks TransformerEngine's"
-                f" order needs multiples of {2 * cp.size}; pad it (cu_seqlens_{side}_padded), or use cp.attention"
-            )
-        documents.append((start, start + b - a))
-    return Sequence(starts[-1], (tuple(documents),), tuple(zip(starts, starts[1:])))
-
-
-def _batched(cp: ContextParallel, side: str, rows: int, batch: int, cu_seqlens: Any, padding: bool) -> Sequence:
-    """The sequences of a batch, cut as wholes; with padding masks, rows end where cu_seqlens say."""
-    if rows % 2:
-        raise Error(
-            f"{side} has {rows} rows on this rank: TransformerEngine's order needs an even number; pad the sequence to a"
-            f" multiple of {2 * cp.size}, or use cp.attention"
-        )
-    tokens = rows * cp.size
-    documents: Optional[Rows] = None
-    if padding:
-        bounds = _bounds(f"cu_seqlens_{side}", cu_seqlens)
-        if bounds is None or len(bounds) != batch + 1:
-            raise Error(f"a padding mask needs cu_seqlens_{side} with {batch + 1} bounds, the lengths of the batch's rows")
-        documents = collapsed([((0, b - a),) for a, b in zip(bounds, bounds[1:])])
-    return Sequence(tokens, documents, ((0, tokens),))
-
-
 def _attend(
     cp: ContextParallel,
     q: torch.Tensor,
@@ -135,12 +88,12 @@ def _attend(
     _call.check_layout(qkv_format, query=q, key=k, value=v)
     causal = "causal" in attn_mask_type
     if qkv_format == "thd":
-        queries, keys = (_packed(cp, side, *ends) for side, ends in zip(("q", "kv"), zip(cu_seqlens, padded)))
+        queries, keys = (packed(cp.size, side, *ends) for side, ends in zip(("q", "kv"), zip(cu_seqlens, padded)))
         held = [sequence.tokens // cp.size for sequence in (queries, keys)]
     else:
         views = [_call.as_bshd(x, qkv_format).shape for x in (q, k)]
         queries, keys = (
-            _batched(cp, side, shape[1], shape[0], bounds, "padding" in attn_mask_type)
+            batched(cp.size, side, shape[1], shape[0], bounds, "padding" in attn_mask_type)
             for side, shape, bounds in zip(("q", "kv"), views, cu_seqlens)
         )
         held = [shape[1] for shape in views]
@@ -150,8 +103,8 @@ def _attend(
             f" not supported; use {attn_mask_type}_bottom_right"
         )
     window = None if window_size is None else tuple(window_size)
+    total = q.shape[0]
     if qkv_format == "thd":
-        total = q.shape[0]
         if total < held[0] or k.shape[0] < held[1]:
             raise Error(
                 f"query has {total} rows and key {k.shape[0]} on this rank: cu_seqlens are of {held[0]} and {held[1]}"

@@ -57,6 +57,15 @@ def test_backwards_in_reverse_order(cp):
         assert all(torch.equal(x.grad, y) for x, y in zip(each, right))
 
 
+def test_a_graph_is_differentiated_once(cp):
+    q, k, v, dout = parts(cp)
+    out = cp.attention(q.requires_grad_(), k, v)
+    out.backward(dout, retain_graph=True)
+    with pytest.raises(longreach.Error, match="retain_graph is not supported, call attention again"):
+        out.backward(dout)
+    cp.attention(q, k, v)
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing(cp, reentrant):
     q, k, v, dout = parts(cp)

@@ -1,5 +1,7 @@
 """Requests that are refused: the same words on every rank, and what to do."""
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -76,11 +78,20 @@ def test_a_heap_that_is_too_small(engines):
     cp.close()
 
 
+def shared_memory():
+    """Mappings of memory that processes share, and sockets and descriptors of this one."""
+    with open("/proc/self/maps") as maps:
+        mapped = sum("memfd:" in line for line in maps)
+    return mapped, len(os.listdir("/proc/self/fd"))
+
+
 def test_steady_state_allocates_nothing_symmetric(cp):
-    held = cp.heap_bytes
-    for tokens in (5, 50, 500):
+    check(cp, *random(1, 500, 2, 1, 8), mask(500))
+    before = cp.heap_bytes, shared_memory()
+    assert before[1][0] > 0, "symmetric memory is seen there"
+    for tokens in (5, 50, 500, 51):
         check(cp, *random(1, tokens, 2, 1, 8), mask(tokens))
-    assert cp.heap_bytes == held
+    assert (cp.heap_bytes, shared_memory()) == before
 
 
 def test_options_that_differ_between_ranks():

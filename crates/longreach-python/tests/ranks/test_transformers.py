@@ -128,3 +128,18 @@ def test_refusals(cp):
     model = model_of(cp, LlamaConfig(**SIZES)).eval()
     with pytest.raises(longreach.Error, match="caches"):
         model.generate(torch.randint(3, 97, (1, 24)), max_new_tokens=2)
+
+
+def test_masks_of_a_models_own_are_refused(cp):
+    from transformers.masking_utils import create_causal_mask
+
+    longreach.transformers.register(cp)
+    config = LlamaConfig(**SIZES, attn_implementation="longreach")
+    shard = cp.shard_batch({"input_ids": torch.randint(3, 97, (1, 24))})
+    inputs = dict(config=config, inputs_embeds=torch.zeros(*shard["input_ids"].shape, 32), cache=None)
+    assert create_causal_mask(**inputs, attention_mask=shard["attention_mask"]) is None
+    with pytest.raises(longreach.Error, match="neither causal, full nor a sliding window"):
+        # The first tokens for all, as of images.
+        create_causal_mask(
+            **inputs, attention_mask=shard["attention_mask"], or_mask_function=lambda b, h, q, kv: kv < 4
+        )
