@@ -2,6 +2,8 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod faults;
+#[cfg(target_os = "linux")]
+mod gpu;
 mod loans;
 mod order;
 

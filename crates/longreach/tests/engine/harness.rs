@@ -1,11 +1,11 @@
 //! Problems, runs of them on several PEs, and their errors against float64.
 
 use crate::transports::on_all;
-use longreach::reference::accuracy::Rule;
+use longreach::reference::accuracy::Accuracy;
 use longreach::reference::{self, Errors};
 use longreach::{
-    Attention, ContextParallel, DType, Dims, Documents, Elements, Error, HeapSize, Layout, Mask, Options,
-    Shards, Stages, Tensor, View,
+    Attention, ContextParallel, DType, Device, Dims, Documents, Elements, Error, HeapSize, Layout, Mask,
+    Options, Shards, Stages, Tensor, View,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -80,11 +80,14 @@ pub struct Setting {
     pub layout: Layout,
     pub stages: Stages,
     pub threads: usize,
+    pub device: Device,
+    pub deterministic: bool,
 }
 
 impl Setting {
     pub fn new(pes: usize, layout: Layout, stages: usize) -> Self {
-        Self { pes, layout, stages: Stages::Exactly(stages), threads: 1 }
+        let stages = Stages::Exactly(stages);
+        Self { pes, layout, stages, threads: 1, device: Device::Cpu, deterministic: false }
     }
 
     pub fn options(&self) -> Options {
@@ -92,6 +95,8 @@ impl Setting {
             layout: self.layout.clone(),
             stages: self.stages,
             threads: self.threads,
+            device: self.device,
+            deterministic: self.deterministic,
             ..Options::default()
         }
     }
@@ -260,6 +265,7 @@ pub fn run(problem: &Problem, setting: &Setting) -> Result<Results, Error> {
 
 /// Float64 results of a problem, to compare others with.
 pub struct Oracle {
+    accuracy: Accuracy,
     forward: reference::Forward,
     backward: reference::Backward,
     one_device: [Errors; 5],
@@ -270,6 +276,11 @@ pub const TENSORS: [&str; 5] = ["out", "lse", "dq", "dk", "dv"];
 
 impl Oracle {
     pub fn new(problem: &Problem) -> Self {
+        Self::on(Device::Cpu, problem)
+    }
+
+    /// For results of `device`, which are compared with those of one such.
+    pub fn on(device: Device, problem: &Problem) -> Self {
         let (q, k, v, dout): (View, View, View, View) =
             (problem.q.view(), problem.k.view(), problem.v.view(), problem.dout.view());
         let attention = &problem.attention;
@@ -279,8 +290,11 @@ impl Oracle {
         let forward = reference::forward(&q, &k, &v, &bands, scale).expect("a reference");
         let backward =
             reference::backward_of(&forward, &q, &k, &v, &dout, &bands, scale).expect("a reference");
-        let mut oracle = Self { forward, backward, one_device: [Errors { max_abs: 0.0, relative: 0.0 }; 5] };
-        let one = run(problem, &Setting::new(1, Layout::Contiguous, 1)).expect("a run on one device");
+        let accuracy = Accuracy::of(device, problem.q.dtype());
+        let mut oracle =
+            Self { accuracy, forward, backward, one_device: [Errors { max_abs: 0.0, relative: 0.0 }; 5] };
+        let alone = Setting { device, ..Setting::new(1, Layout::Contiguous, 1) };
+        let one = run(problem, &alone).expect("a run on one device");
         oracle.one_device = oracle.errors(&one);
         oracle
     }
@@ -300,8 +314,10 @@ impl Oracle {
     /// Names of tensors that break the accuracy rule, with their errors.
     pub fn failures(&self, results: &Results) -> Vec<String> {
         let errors = self.errors(results);
+        let Accuracy { forward, lse, gradients } = self.accuracy;
+        let rules = [forward, lse, gradients, gradients, gradients];
         (0..5)
-            .filter(|&i| !Rule::CPU.passes(errors[i], self.one_device[i].relative))
+            .filter(|&i| !rules[i].passes(errors[i], self.one_device[i].relative))
             .map(|i| format!("{} {:?}, one device {:?}", TENSORS[i], errors[i], self.one_device[i]))
             .collect()
     }

@@ -3,6 +3,7 @@
 mod documents;
 mod exactness;
 mod faults;
+mod gpu;
 mod harness;
 mod masks;
 mod matrix;
