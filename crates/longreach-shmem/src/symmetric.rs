@@ -239,6 +239,14 @@ impl Symmetric {
         signals.set_on(stream, label, &[rank], index, value)
     }
 
+    /// This PE's own part from `offset` on, `len` bytes of a GPU, for work that is being queued on `stream`, which keeps
+    /// them. Others may write there: signals say when not.
+    pub fn own_on_gpu(&self, stream: &cuda::Stream, offset: usize, len: usize) -> Result<u64, Error> {
+        let address = self.of_gpu(self.team.rank(), offset, len)?;
+        stream.keep(self.regions.clone());
+        Ok(address)
+    }
+
     fn check_pieces(&self, rank: usize, pieces: &[Piece]) -> Result<(), Error> {
         self.start(rank, 0, 0)?;
         pieces.iter().try_for_each(|piece| self.check_range(piece.there, piece.len))

@@ -177,7 +177,8 @@ impl Engine {
     ) -> Result<Pending<Grads>, Error> {
         let label = call.label(Kind::Wait, 0);
         let mut home = own.fill(label.clone(), &self.add);
-        let arrived = room.arrived(&self.place, returns::largest(call))?;
+        let len = if self.kernels.brings() { returns::largest(call) } else { 0 };
+        let arrived = room.arrived(&self.place, len)?;
         let mut arrived = arrived.fill(label.clone(), &self.add);
         returns::add_all(&self.heap, &self.add, &self.kernels, call, &mut arrived, &mut home)?;
         room.put_arrived(arrived.finish(&self.add)?.reuse()?);

@@ -146,7 +146,7 @@ pub(super) fn largest(call: &Call) -> usize {
 }
 
 /// Queues the adding of all contributions to this PE's rows into `home`, in the plan's order; each is brought into
-/// `arrived` first.
+/// `arrived` first where the kernels want it.
 pub(super) fn add_all(
     heap: &Heap,
     stream: &Stream,
@@ -161,14 +161,15 @@ pub(super) fn add_all(
         let operation = call.operation("gradient return", stage);
         let (word, label) = (heap.word(Purpose::Arrived, writer), call.label(Kind::Wait, stage).peer(writer));
         heap.signals.wait_on(stream, label, word, tag(call.epoch, n), writer, RETURN, operation)?;
-        let len = elements(call, contribution) * 4;
+        let (len, slot) = (elements(call, contribution) * 4, heap.return_slot(n));
         let label = call.label(Kind::Add, stage).peer(writer);
-        let piece = vec![Piece::first(len, heap.return_slot(n))];
-        heap.buffer.get(stream, label.clone(), call.me, piece, arrived)?;
+        if kernels.brings() {
+            heap.buffer.get(stream, label.clone(), call.me, vec![Piece::first(len, slot)], arrived)?;
+        }
         let runs = runs(call, writer, stage, call.me, true);
-        let (own, kernels) = (call.clone(), kernels.clone());
+        let (own, heap_of_work, kernels) = (call.clone(), heap.clone(), kernels.clone());
         stream.launch(label.bytes(len as u64), (&mut *home, &mut *arrived), move |(home, arrived)| {
-            kernels.add(&own, arrived, &runs, home).map_err(Error::into_fault)
+            kernels.add(&own, &heap_of_work, slot, arrived, &runs, home).map_err(Error::into_fault)
         })?;
         let next = n + heap.return_slots;
         if let Some(contribution) = contributions.get(next) {

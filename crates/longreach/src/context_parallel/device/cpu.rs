@@ -5,6 +5,7 @@ use crate::array::Array;
 use crate::context_parallel::call::{Call, Dims};
 use crate::context_parallel::exchange::Rows;
 use crate::context_parallel::forward::{Carried, Outputs};
+use crate::context_parallel::heap::Heap;
 use crate::context_parallel::returns::{Grads, Run};
 use crate::error::Error;
 use longreach_device::sync::process::Mutex;
@@ -151,8 +152,21 @@ impl super::Kernels for Kernels {
         }
     }
 
-    fn add(&self, call: &Call, arrived: &Array, runs: &[Run], home: &mut Grads) -> Result<(), Error> {
-        let arrived = arrived.f32()?;
+    fn brings(&self) -> bool {
+        // Symmetric memory is reached by copies only.
+        true
+    }
+
+    fn add(
+        &self,
+        call: &Call,
+        _heap: &Heap,
+        _slot: usize,
+        brought: &Array,
+        runs: &[Run],
+        home: &mut Grads,
+    ) -> Result<(), Error> {
+        let arrived = brought.f32()?;
         for run in runs {
             let (total, width) =
                 if run.value { (&mut home.dv, call.dims.v_row()) } else { (&mut home.dk, call.dims.k_row()) };

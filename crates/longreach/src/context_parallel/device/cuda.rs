@@ -5,6 +5,7 @@ use crate::array::Array;
 use crate::context_parallel::call::{Call, Dims};
 use crate::context_parallel::exchange::Rows;
 use crate::context_parallel::forward::{Carried, Outputs};
+use crate::context_parallel::heap::Heap;
 use crate::context_parallel::returns::{Grads, Run};
 use crate::error::Error;
 use crate::options::Options;
@@ -22,6 +23,7 @@ use std::sync::{Arc, PoisonError};
 /// stream has done its work, since the work's loans do.
 pub(super) struct Kernels {
     stream: Arc<cuda::Stream>,
+    add: Arc<cuda::Stream>,
     work: Mutex<Work>,
     adder: Mutex<Adder>,
     team: Team,
@@ -44,6 +46,7 @@ impl Kernels {
         let context = Context::new(compute.raw(), settings)?;
         Ok(Self {
             stream: compute.clone(),
+            add: add.clone(),
             work: Mutex::new(Work { context, scratch: None }),
             adder: Mutex::new(Adder::new(add.raw())?),
             team: team.clone(),
@@ -217,7 +220,19 @@ impl super::Kernels for Kernels {
         }
     }
 
-    fn add(&self, call: &Call, arrived: &Array, runs: &[Run], home: &mut Grads) -> Result<(), Error> {
+    fn brings(&self) -> bool {
+        false
+    }
+
+    fn add(
+        &self,
+        call: &Call,
+        heap: &Heap,
+        slot: usize,
+        _brought: &Array,
+        runs: &[Run],
+        home: &mut Grads,
+    ) -> Result<(), Error> {
         let adder = self.adder.lock().unwrap_or_else(PoisonError::into_inner);
         let own = call.kv_shapes(0);
         for value in [false, true] {
@@ -230,12 +245,11 @@ impl super::Kernels for Kernels {
             let Some(first) = runs.peek().map(|run| run.at) else { continue };
             // A contribution has all keys' rows, then all values'.
             let pieces: Vec<_> = runs.map(|run| ((run.at - first) / width, run.row, run.rows)).collect();
-            let arrived_rows: usize = pieces.iter().map(|piece| piece.2).sum();
-            let end = floats(arrived, first + arrived_rows * width)?;
-            // SAFETY: the end of memory that `floats` has checked.
-            let from = unsafe {
-                Memory::new(end.address() + first as u64 * 4, arrived_rows * width * DType::F32.size())
-            };
+            let bytes = pieces.iter().map(|piece| piece.2).sum::<usize>() * width * DType::F32.size();
+            let address = heap.buffer.own_on_gpu(&self.add, slot + first * DType::F32.size(), bytes)?;
+            // SAFETY: the heap has as many bytes there and the stream keeps it; the writer has signalled, and the next one
+            // is granted the slot behind this work.
+            let from = unsafe { Memory::new(address, bytes) };
             adder.add(from, floats(&total.array, batch * rows * width)?, width, &pieces)?;
         }
         self.team.tick();

@@ -7,6 +7,7 @@ mod cuda;
 use super::call::{Call, Dims};
 use super::exchange::Rows;
 use super::forward::{Carried, Outputs};
+use super::heap::Heap;
 use super::returns::{Grads, Run};
 use crate::array::{Array, Place};
 use crate::error::Error;
@@ -118,8 +119,19 @@ pub(super) trait Kernels: Send + Sync {
     fn settle(&self, total: &mut Total) -> Result<(), Error>;
     /// Rounds a complete gradient, where that is what the caller gets, for work on the stream that completed it.
     fn round(&self, total: &mut Total, role: Role) -> Result<(), Error>;
-    /// Adds rows of a contribution, of which each run says where they are and where they belong.
-    fn add(&self, call: &Call, arrived: &Array, runs: &[Run], home: &mut Grads) -> Result<(), Error>;
+    /// Whether a contribution is brought into an array of its own before it is added, or added from where it has arrived.
+    fn brings(&self) -> bool;
+    /// Adds rows of a contribution, which has arrived in `slot` of the heap and been brought into `brought`; each run says
+    /// where they are and where they belong.
+    fn add(
+        &self,
+        call: &Call,
+        heap: &Heap,
+        slot: usize,
+        brought: &Array,
+        runs: &[Run],
+        home: &mut Grads,
+    ) -> Result<(), Error>;
 }
 
 impl Place {
