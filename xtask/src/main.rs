@@ -7,7 +7,7 @@ mod run;
 use run::Step;
 use std::process::ExitCode;
 
-const USAGE: &str = "expected `test`, `test --full`, `processes`, `kernels`, `loom`, `shuttle`, `python`, `package`, `readme` or `readme --write`";
+const USAGE: &str = "expected `test`, `test --full`, `processes`, `kernels`, `nvshmem`, `loom`, `shuttle`, `python`, `package`, `readme` or `readme --write`";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         ["processes"] => processes("0"),
         ["kernels"] => gpu_kernels(),
         ["python"] => python::test("0"),
+        ["nvshmem"] => nvshmem(),
         ["package"] => package(),
         ["readme"] => readme::check(),
         ["readme", "--write"] => readme::write(),
@@ -49,6 +50,7 @@ fn test(full: bool) -> Result<(), String> {
     Step::cargo(&["test", "--release", "--workspace"]).env("LONGREACH_FULL", full).run()?;
     processes(full)?;
     gpu_kernels()?;
+    nvshmem()?;
     Step::cargo(&[
         "test",
         "--release",
@@ -81,29 +83,54 @@ fn processes(full: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The GPU kernels' sources compiled for all architectures, which takes NVIDIA's run-time compiler and no GPU. It comes as
-/// a Python package and is kept under `target`.
+/// The GPU kernels' sources compiled for all architectures, which takes NVIDIA's run-time compiler and no GPU.
 fn gpu_kernels() -> Result<(), String> {
-    const FOLDER: &str = "target/nvrtc";
-    const LIBRARIES: &str = "target/nvrtc/nvidia/cu13/lib";
-    if cfg!(not(target_os = "linux")) {
-        eprintln!("SKIPPED the GPU kernels' sources: they need Linux");
+    let Some(folder) = brought("nvidia-cuda-nvrtc==13.0.*", "nvrtc", "nvidia/cu13/lib", "libnvrtc.so.13")?
+    else {
         return Ok(());
-    }
-    let folder = std::env::current_dir().map_err(|error| format!("this folder: {error}"))?.join(LIBRARIES);
-    if !folder.join("libnvrtc.so.13").exists() {
-        let pip =
-            ["python3", "-m", "pip", "install", "--quiet", "--target", FOLDER, "nvidia-cuda-nvrtc==13.0.*"];
-        if let Err(error) = Step::program(&pip).run() {
-            eprintln!("SKIPPED the GPU kernels' sources: {error}");
-            return Ok(());
-        }
-    }
+    };
     let test = ["test", "--release", "--package", "longreach-kernels", "--lib", "--test", "cuda"];
     let others = std::env::var_os("LD_LIBRARY_PATH").filter(|paths| !paths.is_empty());
     let all = std::iter::once(folder).chain(others.iter().flat_map(std::env::split_paths));
     let paths = std::env::join_paths(all).map_err(|error| format!("LD_LIBRARY_PATH: {error}"))?;
     Step::cargo(&test).env("LD_LIBRARY_PATH", &paths.to_string_lossy()).run()
+}
+
+/// NVSHMEM's host library loaded and asked, as far as that goes without a GPU.
+fn nvshmem() -> Result<(), String> {
+    const FILE: &str = "libnvshmem_host.so.3";
+    let Some(folder) = brought("nvidia-nvshmem-cu13==3.4.5", "nvshmem", "nvidia/nvshmem/lib", FILE)? else {
+        return Ok(());
+    };
+    Step::cargo(&["test", "--release", "--package", "longreach-shmem", "--test", "nvshmem"])
+        .env("LONGREACH_NVSHMEM", &folder.join(FILE).to_string_lossy())
+        .run()
+}
+
+/// The folder of a library of NVIDIA's, which comes as a Python package and is kept under `target`; none, after saying
+/// so, where there is no Python or no Linux.
+fn brought(
+    package: &str,
+    name: &str,
+    libraries: &str,
+    file: &str,
+) -> Result<Option<std::path::PathBuf>, String> {
+    if cfg!(not(target_os = "linux")) {
+        eprintln!("SKIPPED the tests of {package}: they need Linux");
+        return Ok(None);
+    }
+    let here = std::env::current_dir().map_err(|error| format!("this folder: {error}"))?;
+    let target = here.join("target").join(name);
+    let folder = target.join(libraries);
+    if !folder.join(file).exists() {
+        let target = target.to_string_lossy();
+        let pip = ["python3", "-m", "pip", "install", "--quiet", "--no-deps", "--target", &*target, package];
+        if let Err(error) = Step::program(&pip).run() {
+            eprintln!("SKIPPED the tests of {package}: {error}");
+            return Ok(None);
+        }
+    }
+    Ok(Some(folder))
 }
 
 /// Loom's and shuttle's builds see other types, so they get target folders of their own.

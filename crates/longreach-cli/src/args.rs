@@ -54,6 +54,8 @@ pub enum Transport {
     Threads,
     /// Each PE is a process of its own.
     Processes,
+    /// Each PE is a process of its own, and NVSHMEM moves bytes between their GPUs (with --device cuda).
+    Nvshmem,
 }
 
 impl Transport {
@@ -62,6 +64,7 @@ impl Transport {
         match self {
             Self::Threads => "threads",
             Self::Processes => "processes",
+            Self::Nvshmem => "nvshmem",
         }
     }
 }

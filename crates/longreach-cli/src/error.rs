@@ -1,7 +1,6 @@
 //! What can go wrong, and the exit status that it ends in.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 /// A failure that ends the program.
 #[derive(Debug, thiserror::Error)]
@@ -44,10 +43,10 @@ impl Error {
     }
 
     /// The exit status.
-    pub fn status(&self) -> ExitCode {
+    pub fn status(&self) -> u8 {
         match self {
-            Self::Bad { .. } | Self::Usage(_) => ExitCode::from(status::BAD_REQUEST),
-            Self::Run(_) => ExitCode::from(status::RUN_FAILED),
+            Self::Bad { .. } | Self::Usage(_) => status::BAD_REQUEST,
+            Self::Run(_) => status::RUN_FAILED,
         }
     }
 }

@@ -46,14 +46,25 @@ use std::process::ExitCode;
 static ALLOCATOR: memory::Allocator = memory::Allocator;
 
 fn main() -> ExitCode {
-    match program() {
-        Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            error::complain(&error.to_string());
-            error.status()
-        }
+    let status = program().unwrap_or_else(|error| {
+        error::complain(&error.to_string());
+        error.status()
+    });
+    if status == error::status::RUN_FAILED {
+        leave_at_once(status);
     }
+    ExitCode::from(status)
 }
+
+/// Ends a process whose run has failed: libraries of GPUs may be in the middle of calls that others never answer, and what
+/// they would do at an ordinary exit they do beside those calls.
+#[cfg(unix)]
+fn leave_at_once(status: u8) {
+    signal_hook::low_level::exit(i32::from(status));
+}
+
+#[cfg(not(unix))]
+fn leave_at_once(_status: u8) {}
 
 fn program() -> Result<u8, Error> {
     let cli = args::parse()?;

@@ -1,7 +1,7 @@
 //! `longreach attend`, as asked for and checked: everything that can be refused is refused here, before any
 //! work is done or byte is written.
 
-use crate::args::{AttendArgs, OutDtype, Transport};
+use crate::args::{AttendArgs, DeviceKind, OutDtype, Transport};
 use crate::dout::dout;
 use crate::error::Error;
 use crate::inject::Fault;
@@ -102,6 +102,10 @@ impl Request {
             }
             (None, false) => None,
         };
+        if args.transport == Transport::Nvshmem && args.device == DeviceKind::Cpu {
+            let why = "moves bytes between GPUs: add --device cuda, or use --transport processes";
+            return Err(Error::bad("--transport", args.transport.name(), why));
+        }
         if args.serialize_pes && args.transport != Transport::Threads {
             let why = "PEs that take turns at the device are threads: use --transport threads";
             return Err(Error::bad("--serialize-pes", args.transport.name(), why));

@@ -1,5 +1,6 @@
 //! Runs a problem on the engine: shards it, makes the calls, and puts the parts together again.
 
+use crate::args::Transport;
 use crate::error::Error;
 use crate::inject::Fault;
 use crate::measure::{Called, Timed, measured, spans};
@@ -25,6 +26,8 @@ pub struct Way {
     pub repeat: usize,
     /// A fault on purpose.
     pub fault: Option<Fault>,
+    /// Whether NVSHMEM moves the bytes.
+    pub nvshmem: bool,
 }
 
 impl Way {
@@ -42,7 +45,8 @@ impl Way {
             return_slots: return_slots(problem),
             ..Options::default()
         };
-        Self { pes: problem.pes, options, repeat, fault: None }
+        let nvshmem = problem.transport == Transport::Nvshmem;
+        Self { pes: problem.pes, options, repeat, fault: None, nvshmem }
     }
 
     /// On one PE with the whole sequence in order: what others are compared with.
@@ -55,7 +59,7 @@ impl Way {
             deterministic: problem.deterministic,
             ..Options::default()
         };
-        Self { pes: 1, options, repeat: 1, fault: None }
+        Self { pes: 1, options, repeat: 1, fault: None, nvshmem: false }
     }
 }
 
@@ -95,6 +99,7 @@ pub struct Planned<'p> {
     options: Options,
     repeat: usize,
     fault: Option<Fault>,
+    nvshmem: bool,
     plan: Arc<Plan>,
     need: Need,
     q: Shards,
@@ -120,6 +125,7 @@ impl<'p> Planned<'p> {
             options,
             repeat: way.repeat,
             fault: way.fault.clone(),
+            nvshmem: way.nvshmem,
             plan,
             need,
             q,
@@ -194,9 +200,12 @@ impl<'p> Planned<'p> {
     fn on(&self, pe: &Pe, team: &Team) -> Result<Part, longreach::Error> {
         let fault = self.fault.as_ref().filter(|fault| fault.pe == pe.number());
         let options = Options { before_stage: fault.map(Fault::hook), ..self.options.clone() };
+        let problem = self.problem;
+        if self.nvshmem {
+            start_nvshmem(team, &options, pe)?;
+        }
         let cp = ContextParallel::new(team, &options)?;
         let me = team.rank();
-        let problem = self.problem;
         let q = longreach::shard(&problem.q.view(), &self.q, me)?;
         let k = longreach::shard(&problem.k.view(), &self.kv, me)?;
         let v = longreach::shard(&problem.v.view(), &self.kv, me)?;
@@ -236,6 +245,9 @@ impl<'p> Planned<'p> {
             part.calls.push(called);
         }
         cp.free()?;
+        if self.nvshmem {
+            stop_nvshmem(team)?;
+        }
         Ok(part)
     }
 
@@ -272,6 +284,33 @@ impl<'p> Planned<'p> {
             .collect::<Result<_, _>>()?;
         longreach::unshard(&lines, &self.q)
     }
+}
+
+/// Makes NVSHMEM the one that moves bytes between GPUs.
+#[cfg(target_os = "linux")]
+fn start_nvshmem(team: &Team, options: &Options, pe: &Pe) -> Result<(), longreach::Error> {
+    let gpu = options.device.gpu(pe.number())?;
+    let mode = team.start_nvshmem(&gpu)?;
+    if pe.number() == 0 {
+        eprintln!("NVSHMEM: {mode}");
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn stop_nvshmem(team: &Team) -> Result<(), longreach::Error> {
+    Ok(team.stop_nvshmem()?)
+}
+
+// The transport has been refused before, where there is no such library.
+#[cfg(not(target_os = "linux"))]
+fn start_nvshmem(_team: &Team, _options: &Options, _pe: &Pe) -> Result<(), longreach::Error> {
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stop_nvshmem(_team: &Team) -> Result<(), longreach::Error> {
+    Ok(())
 }
 
 /// The engine's results are float32.

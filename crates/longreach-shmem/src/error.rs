@@ -118,6 +118,9 @@ pub enum Error {
         /// Bytes asked for.
         bytes: usize,
     },
+    /// NVSHMEM is absent, refuses, or cannot be used as was asked.
+    #[error("{0}")]
+    Nvshmem(String),
     /// Memory of the host and of a GPU were given to one transfer, or a host's transfer memory of a GPU.
     #[error("{what}: give memory of the host to streams of the host, and of a GPU to its streams")]
     Place {

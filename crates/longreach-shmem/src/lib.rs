@@ -33,9 +33,13 @@ mod environment;
 pub mod error;
 pub mod failure;
 mod gather;
+#[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+mod gpu_heap;
 mod limits;
 mod marks;
 mod names;
+#[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+pub mod nvshmem;
 #[cfg(all(target_os = "linux", not(shuttle)))]
 mod processes;
 mod region;

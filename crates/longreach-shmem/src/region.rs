@@ -2,6 +2,8 @@
 
 use crate::error::Error;
 use crate::marks::Marks;
+#[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+use crate::nvshmem::Nvshmem;
 use crate::words::Word;
 use longreach_device::cuda;
 use std::any::Any;
@@ -21,6 +23,9 @@ pub(crate) enum Part {
 pub(crate) struct Region {
     start: NonNull<u8>,
     on_gpu: bool,
+    /// Reached by NVSHMEM, with whom it is: the address is that of this process's own part then.
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    nvshmem: Option<(Arc<Nvshmem>, usize)>,
     #[cfg_attr(
         not(all(target_os = "linux", not(any(loom, shuttle)))),
         expect(dead_code, reason = "for processes")
@@ -45,7 +50,14 @@ impl Region {
     /// `owner` lives, whatever thread `owner` is dropped on; and everybody must touch those bytes either through `copy`
     /// or as atomics of one size, only.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, owner: impl Any + Send + Sync) -> Self {
-        Self { start, on_gpu: false, len, owner: Box::new(owner) }
+        Self {
+            start,
+            on_gpu: false,
+            #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+            nvshmem: None,
+            len,
+            owner: Box::new(owner),
+        }
     }
 
     /// # Safety
@@ -53,7 +65,27 @@ impl Region {
     pub(crate) unsafe fn on_gpu(address: u64, len: usize, owner: impl Any + Send + Sync) -> Self {
         // Never looked at: the memory has a length of its own where there is none.
         let start = NonNull::new(address as *mut u8).unwrap_or(NonNull::dangling());
-        Self { start, on_gpu: true, len, owner: Box::new(owner) }
+        Self {
+            start,
+            on_gpu: true,
+            #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+            nvshmem: None,
+            len,
+            owner: Box::new(owner),
+        }
+    }
+
+    /// The part of PE `pe` of an allocation of NVSHMEM that has `len` bytes and this process's own part at `address`.
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    pub(crate) fn of_nvshmem(nvshmem: &Arc<Nvshmem>, pe: usize, address: u64, len: usize) -> Self {
+        let start = NonNull::new(address as *mut u8).unwrap_or(NonNull::dangling());
+        Self { start, on_gpu: true, nvshmem: Some((nvshmem.clone(), pe)), len, owner: Box::new(()) }
+    }
+
+    /// NVSHMEM and the PE whose part it is, where NVSHMEM reaches it.
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    pub(crate) fn nvshmem(&self) -> Option<(&Arc<Nvshmem>, usize)> {
+        self.nvshmem.as_ref().map(|(nvshmem, pe)| (nvshmem, *pe))
     }
 
     /// Whether the bytes are a GPU's, which the host cannot reach.

@@ -10,6 +10,17 @@ use longreach_device::{Bytes, BytesMut, Filling, Label, Loan, Parts, Stream};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Zeros that are copied at a time.
+#[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+const ZEROS: usize = 64 << 20;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Get,
+    Put,
+}
+
 /// Bytes of a transfer that lie side by side at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -52,12 +63,28 @@ impl Symmetric {
     }
 
     pub(crate) fn allocate_on(team: &Team, gpu: &Arc<Gpu>, bytes: usize) -> Result<Self, Error> {
+        #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+        if let Some(regions) = team.regions_of_nvshmem(gpu, bytes)? {
+            return Ok(Self { team: team.clone(), regions: Arc::new(regions), offset: 0, len: bytes });
+        }
         let what = "the size of a symmetric allocation";
         let missing = |rank, _| Error::OutOfGpuMemory { rank, bytes };
         let parts = team.share("symmetric allocation on GPUs", what, bytes, missing, |transport| {
             transport.bytes_of_gpu(gpu, bytes)
         })?;
         Ok(Self::new(team, bytes, parts))
+    }
+
+    /// Makes memory of `gpu` zero, at once.
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    pub(crate) fn zero(gpu: &Arc<Gpu>, address: u64, bytes: usize) -> Result<(), Error> {
+        let stream = cuda::Stream::new(gpu)?;
+        let zeros = cuda::Memory::zeroed(gpu, bytes.min(ZEROS))?;
+        for at in (0..bytes).step_by(ZEROS) {
+            // SAFETY: the memory has as many bytes, and nobody else knows of it yet; the copy is waited for.
+            unsafe { stream.copy(address + at as u64, zeros.address(), ZEROS.min(bytes - at))? };
+        }
+        Ok(stream.synchronize()?)
     }
 
     fn new(team: &Team, len: usize, parts: Vec<Part>) -> Self {
@@ -73,7 +100,14 @@ impl Symmetric {
 
     /// Gives the buffer up. Collective over the team: when it returns, no PE reads or writes the buffer any more.
     pub fn free(self) -> Result<(), Error> {
-        self.team.barrier()
+        self.team.barrier()?;
+        #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+        if let Some(region) = self.regions.first()
+            && let Some((nvshmem, _)) = region.nvshmem()
+        {
+            return nvshmem.free(region.start().as_ptr() as u64, &|| self.team.check().err());
+        }
+        Ok(())
     }
 
     /// Bytes on each PE.
@@ -153,9 +187,7 @@ impl Symmetric {
                 (Some(BytesMut::Gpu(memory)), Some(cuda)) => {
                     within(here, len, memory.len())?;
                     let from = self.of_gpu(rank, there, len)?;
-                    // SAFETY: both ranges have been checked; the stream is ordered with all other users, as whoever
-                    // has the filling is, and as signals say of the symmetric memory, which is kept.
-                    unsafe { cuda.copy(memory.address() + here as u64, from, len)? };
+                    self.moved(cuda, rank, Way::Get, memory.address() + here as u64, from, len)?;
                     self.team.tick();
                 }
                 _ => {
@@ -204,8 +236,7 @@ impl Symmetric {
                     self.team.check()?;
                     within(here, len, memory.len())?;
                     let to = self.of_gpu(rank, there, len)?;
-                    // SAFETY: as in `get_now`.
-                    unsafe { cuda.copy(to, memory.address() + here as u64, len)? };
+                    self.moved(cuda, rank, Way::Put, to, memory.address() + here as u64, len)?;
                     self.team.tick();
                 }
                 _ => {
@@ -237,6 +268,33 @@ impl Symmetric {
     ) -> Result<(), Error> {
         self.put(stream, label.clone(), rank, pieces, from)?;
         signals.set_on(stream, label, &[rank], index, value)
+    }
+
+    /// Gives `stream` a copy between memory of its GPU and team rank `rank`'s part, both checked.
+    fn moved(
+        &self,
+        stream: &cuda::Stream,
+        rank: usize,
+        way: Way,
+        to: u64,
+        from: u64,
+        len: usize,
+    ) -> Result<(), Error> {
+        #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+        if let Some((nvshmem, pe)) = self.regions[rank].nvshmem()
+            && pe != nvshmem.pe()
+        {
+            return match way {
+                _ if len == 0 => Ok(()),
+                Way::Get => nvshmem.get(stream, to, from, len, pe),
+                Way::Put => nvshmem.put(stream, to, from, len, pe),
+            };
+        }
+        let (Way::Get | Way::Put) = way;
+        let _ = rank;
+        // SAFETY: both ranges have been checked; the stream is ordered with all other users, as whoever has the filling or
+        // the loan is, and as signals say of the symmetric memory, which is kept.
+        Ok(unsafe { stream.copy(to, from, len) }?)
     }
 
     /// This PE's own part from `offset` on, `len` bytes of a GPU, for work that is being queued on `stream`, which keeps

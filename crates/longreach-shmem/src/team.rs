@@ -109,6 +109,11 @@ impl Team {
         self.ledger().begin(operation);
     }
 
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.world
+    }
+
     fn ledger(&self) -> &dyn crate::transport::Ledger {
         self.inner.world.transport.ledger(self.inner.ranks[self.inner.rank])
     }
@@ -291,7 +296,7 @@ impl Team {
 }
 
 /// Fails when the members of a collective call gave different values for `what`.
-fn agreed(what: &'static str, given: &[Given]) -> Result<(), Error> {
+pub(crate) fn agreed(what: &'static str, given: &[Given]) -> Result<(), Error> {
     match given.iter().position(|other| other.value != given[0].value) {
         None => Ok(()),
         Some(second) => Err(Error::Disagreement {

@@ -37,6 +37,9 @@ pub(crate) struct Shared {
     pub(crate) transport: Arc<dyn Transport>,
     /// What ends with the last handle of the world in this process.
     _membership: Box<dyn Any + Send + Sync>,
+    /// NVSHMEM, once it has been started.
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    pub(crate) nvshmem: OnceLock<Arc<crate::nvshmem::Nvshmem>>,
     /// Teams that PEs of this process have asked for.
     pub(crate) teams: AtomicU64,
     /// Runs that have begun, the number of the one that is running.
@@ -61,6 +64,8 @@ impl World {
             pes,
             transport,
             _membership: Box::new(membership),
+            #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+            nvshmem: OnceLock::new(),
             teams: AtomicU64::new(0),
             runs: AtomicU64::new(0),
             running: AtomicBool::new(false),

@@ -35,6 +35,8 @@ pub use longreach_device::cuda::Gpu;
 pub use longreach_device::{Kind, Label, Span};
 pub use longreach_kernels::{ConvertError, DType, Data, View, ViewError, gemm_rate};
 pub use longreach_plan::{Band, Bands, Documents, Edge, Layout, Mask, Need, PePlan, Plan, Shards};
+#[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+pub use longreach_shmem::nvshmem;
 pub use longreach_shmem::{
     Error as ShmemError, Failure, FailureKind, MOST_PES, Operation, Pe, Piece, Rendezvous, Signals,
     Symmetric, Team, World,

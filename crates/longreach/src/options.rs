@@ -4,6 +4,7 @@ use crate::attention::Attention;
 use crate::context_parallel::{Dims, Direction, plan};
 use crate::error::Error;
 use crate::turns::Turns;
+use longreach_device::cuda::Gpu;
 use longreach_plan::{Layout, Need};
 use std::sync::Arc;
 
@@ -27,6 +28,17 @@ pub enum Device {
 }
 
 impl Device {
+    /// The GPU of PE `pe` of its world. Fails where there is none, and for a CPU. Not collective.
+    pub fn gpu(self, pe: usize) -> Result<Arc<Gpu>, Error> {
+        match self {
+            Device::Cpu => {
+                Err(Error::Input("the device is a CPU: ask for its GPU with Device::Cuda".to_owned()))
+            }
+            Device::Cuda(Some(ordinal)) => Ok(Gpu::open(ordinal)?),
+            Device::Cuda(None) => Ok(Gpu::open(pe % Gpu::count()?.max(1))?),
+        }
+    }
+
     /// `cpu` or `cuda`.
     pub const fn kind(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! `longreach bench get`: one-sided gets beside plain copies of as many bytes, and how long a signal takes.
 
 use super::plain::{Plain, page_bytes, small_pages};
-use crate::args::BenchGetArgs;
+use crate::args::{BenchGetArgs, Transport};
 use crate::error::{Error, status};
 use crate::failed::Guard;
 #[cfg(unix)]
@@ -45,6 +45,10 @@ struct Size {
 
 /// Runs the benchmark; returns the exit status.
 pub fn get(args: BenchGetArgs) -> Result<u8, Error> {
+    if args.transport == Transport::Nvshmem {
+        let why = "moves bytes between GPUs: bench attention --device cuda times what it is for";
+        return Err(Error::bad("--transport", args.transport.name(), why));
+    }
     let failed = |error: ShmemError| Error::Run(error.to_string());
     let (place, pes) = Place::of(args.transport, None)?;
     if pes != 2 {
@@ -204,7 +208,6 @@ fn table(args: &BenchGetArgs, measured: &Measured) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Transport;
 
     #[test]
     fn the_table_and_the_object_say_the_same_and_of_what() {

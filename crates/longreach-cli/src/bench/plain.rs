@@ -20,7 +20,7 @@ impl Plain {
     pub fn new(transport: Transport, len: usize) -> Result<Self, Error> {
         let mut plain = match transport {
             Transport::Threads => Self::Heap(vec![0; len + ALIGNMENT]),
-            Transport::Processes => Self::Mapped(mapped(len)?),
+            Transport::Processes | Transport::Nvshmem => Self::Mapped(mapped(len)?),
         };
         match &mut plain {
             Self::Heap(bytes) => bytes.fill(3),

@@ -1,5 +1,6 @@
 //! `longreach doctor`: what this machine offers, what is missing, what that stops from working and what brings it.
 
+mod gpu;
 mod launcher;
 mod machine;
 mod processes;
@@ -50,6 +51,7 @@ pub struct Findings {
     version: &'static str,
     machine: Machine,
     transports: Transports,
+    gpus: Gpus,
     launcher: Launcher,
     missing: Vec<Lack>,
 }
@@ -58,6 +60,20 @@ pub struct Findings {
 struct Transports {
     threads: Transport,
     processes: Transport,
+}
+
+/// GPUs, and the libraries that they need.
+#[derive(Debug, Serialize)]
+struct Gpus {
+    /// Whether `--device cuda` works.
+    works: bool,
+    /// Their names.
+    names: Vec<String>,
+    /// Whether `--transport nvshmem` may work.
+    nvshmem: bool,
+    tried: Vec<Attempt>,
+    /// Releases of the libraries that were found.
+    versions: Vec<(&'static str, String)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -112,10 +128,13 @@ impl Findings {
         let mut missing = lacks(&threads, "everything");
         missing.extend(lacks(&processes, "--transport processes and programs that call World::from_env"));
         missing.extend(machine.lacks());
+        let gpus = Gpus::seen();
+        missing.extend(gpus.lacks());
         Self {
             version: env!("CARGO_PKG_VERSION"),
             machine,
             transports: Transports { threads, processes },
+            gpus,
             launcher: Launcher::seen(|name| std::env::var(name).ok()),
             missing,
         }

@@ -39,7 +39,15 @@ impl Findings {
                 line("", &format!("{}: {outcome}", attempt.name));
             }
         }
-        line("  GPUs", "transports between GPUs are not in this version");
+        let nvshmem = if self.gpus.nvshmem { "works" } else { "does not work" };
+        line("  nvshmem", nvshmem);
+        line("GPUs", if self.gpus.works { "work" } else { "do not work" });
+        self.gpus.names.iter().enumerate().for_each(|(i, name)| line("", &format!("{i}: {name}")));
+        for attempt in &self.gpus.tried {
+            let version = self.gpus.versions.iter().find(|(name, _)| *name == attempt.name);
+            let works = version.map_or("works", |(_, version)| version.as_str());
+            line("", &format!("{}: {}", attempt.name, if attempt.works { works } else { "missing" }));
+        }
         match self.launcher.name {
             None => line("launcher", "none seen; `longreach launch -n 2 -- PROGRAM` is one"),
             Some(name) => line("launcher", name),

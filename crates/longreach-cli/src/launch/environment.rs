@@ -38,8 +38,17 @@ impl Environment {
                 command.env(name, value);
             });
         }
+        for (name, value) in NVSHMEM {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
+        }
     }
 }
+
+/// What NVSHMEM reads when it starts, where nothing else has been said: one machine, no multicast over NVLink, no NCCL.
+const NVSHMEM: [(&str, &str); 3] =
+    [("NVSHMEM_DISABLE_NVLS", "1"), ("NVSHMEM_REMOTE_TRANSPORT", "none"), ("NVSHMEM_DISABLE_NCCL", "1")];
 
 /// So many random bytes, in hexadecimal.
 fn random(bytes: usize) -> io::Result<String> {

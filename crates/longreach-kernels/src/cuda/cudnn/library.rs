@@ -67,6 +67,14 @@ impl Drop for Handle {
     }
 }
 
+/// The version of the library that is found here, as people write it. Fails where it is absent or too old.
+pub fn found() -> Result<String, Error> {
+    match version()? {
+        version if version < OLDEST => Err(Error::TooOld { found: text(version), oldest: text(OLDEST) }),
+        version => Ok(text(version)),
+    }
+}
+
 /// The library's version: major * 10000 + minor * 100 + patch.
 fn version() -> Result<usize, Error> {
     let api = api()?;

@@ -17,5 +17,5 @@ pub use attention::{Bound, Element, MaskValues, Problem, Rows};
 pub use backward::{Backward, backward};
 pub use forward::{Forward, forward};
 pub use graph::{Graph, Operation, Pointwise, Reduction, Tensor, TensorId, Type};
-pub use library::{Handle, OLDEST};
+pub use library::{Handle, OLDEST, found};
 pub use plan::{Binding, Plan, Scalar};

@@ -12,7 +12,6 @@ use super::returns::{Grads, Run};
 use crate::array::{Array, Place};
 use crate::error::Error;
 use crate::options::{Device, Options, Precision};
-use longreach_device::cuda::Gpu;
 use longreach_device::{Stream, Timeline};
 #[cfg(target_os = "linux")]
 pub(super) use longreach_kernels::cuda::{State, Sum};
@@ -139,8 +138,7 @@ impl Place {
     pub(super) fn of(device: Device, pe: usize) -> Result<Self, Error> {
         match device {
             Device::Cpu => Ok(Place::Host),
-            Device::Cuda(Some(ordinal)) => Ok(Place::Gpu(Gpu::open(ordinal)?)),
-            Device::Cuda(None) => Ok(Place::Gpu(Gpu::open(pe % Gpu::count()?.max(1))?)),
+            Device::Cuda(_) => Ok(Place::Gpu(device.gpu(pe)?)),
         }
     }
 
