@@ -20,14 +20,14 @@ from ._training import Training
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
-def bytes_of(heap: Union[int, str]) -> int:
+def bytes_of(heap: Union[int, str], name: str = "heap") -> int:
     """Bytes that `heap` says: a whole number, or text such as "2GiB" or "512MB"."""
     if isinstance(heap, int) and not isinstance(heap, bool) and heap >= 0:
         return heap
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", heap) if isinstance(heap, str) else None
     unit = _UNITS.get(found.group(2).upper()) if found else None
     if found is None or unit is None:
-        raise Error(f'heap is {heap!r}: it must be bytes, or text such as "2GiB" or "512MB"')
+        raise Error(f'{name} is {heap!r}: it must be bytes, or text such as "2GiB" or "512MB"')
     return int(float(found.group(1)) * unit)
 
 
@@ -47,6 +47,7 @@ class ContextParallel(Sharding, Training):
             "striped:BLOCK".
         threads: compute threads of this rank; None is `torch.get_num_threads()`, which torchrun makes 1.
         stages: into how many fetched stages a call is cut; None leaves it to the cost model.
+        memory: bound on symmetric and scratch bytes of a call, such as "4GiB", for which it is cut into more stages.
         timeout: seconds without progress after which a rank is given up; None is LONGREACH_DEADLINE, or 600. A rank
             that dies is noticed at once.
 
@@ -62,6 +63,7 @@ class ContextParallel(Sharding, Training):
         sharding: str = "zigzag",
         threads: Optional[int] = None,
         stages: Optional[int] = None,
+        memory: Union[int, str, None] = None,
         timeout: Optional[float] = None,
     ) -> None:
         self.group = _group.resolve(group)
@@ -73,6 +75,7 @@ class ContextParallel(Sharding, Training):
         self.sharding = sharding
         self._threads = torch.get_num_threads() if threads is None else threads
         self._stages = stages
+        self._memory = None if memory is None else bytes_of(memory, "memory")
         self._slots = slots_of(bytes_of(heap))
         self._sequences: deque[Sequence] = deque(maxlen=KEPT_SEQUENCES)
         self._calls: dict[Any, Attention] = {}
@@ -84,6 +87,7 @@ class ContextParallel(Sharding, Training):
             "heap": bytes_of(heap),
             "sharding": sharding,
             "stages": stages,
+            "memory": self._memory,
             "timeout": timeout,
         }
         # Refused here, where it costs nothing, and alike on all ranks.
@@ -100,6 +104,7 @@ class ContextParallel(Sharding, Training):
             contribution=contribution,
             threads=self._threads,
             stages=self._stages,
+            memory=self._memory,
         )
         _world.watch(engine)
         return engine
@@ -321,6 +326,7 @@ class ContextParallel(Sharding, Training):
             layout=self.sharding,
             threads=self._threads,
             stages=self._stages,
+            memory=self._memory,
         )
 
     def reserve(self, tokens: int, **sizes: Any) -> int:

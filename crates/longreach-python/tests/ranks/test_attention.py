@@ -151,3 +151,15 @@ def test_large_scores_do_not_overflow(cp):
         out, lse = cp.attention(*(cp.shard(x) for x in (q, k, v)), causal=False, scale=1.0, return_lse=True)
         assert torch.allclose(out, torch.full_like(out, 1.0 if low > high else 2.0), atol=1e-6)
         assert torch.allclose(lse, torch.full_like(lse, 10 * max(low, high) + 3.465736), atol=1e-4)
+
+
+def test_a_bound_on_memory_takes_more_stages(cp):
+    sizes = dict(q_heads=4, kv_heads=4, head_dim=64, dtype=torch.float32)
+    usual = cp.plan(2000, **sizes)
+    bound = usual.total_bytes * 9 // 10
+    less = longreach.ContextParallel(heap="32MiB", memory=bound, timeout=60)
+    plan = less.plan(2000, **sizes)
+    assert usual.stages == 1 and plan.stages > 1 and plan.total_bytes <= bound
+    assert f"{plan.stages} fetched stages" in str(plan)
+    check(less, *random(1, 2000, 4, 4, 64), mask(2000))
+    less.close()
