@@ -6,6 +6,7 @@ use longreach_kernels::{DType, Data, View};
 use memmap2::Mmap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 
 /// A contiguous tensor `[batch, sequence, heads, dim]`.
 #[derive(Debug)]
@@ -95,6 +96,11 @@ impl Tensor {
     }
 }
 
+/// Elements that a thread makes at a time.
+const CHUNK: usize = 1 << 16;
+/// Tensors of fewer elements are made by one thread.
+const LARGE: usize = 1 << 24;
+
 fn filled<T: Copy + Default + Send>(
     value: impl Fn(u64) -> T + Sync,
     shape: [usize; 4],
@@ -105,14 +111,21 @@ fn filled<T: Copy + Default + Send>(
         .filter(|&len| values.try_reserve_exact(len).is_ok())
         .ok_or_else(|| Error::Run(format!("memory ran out: a tensor of shape {shape:?} does not fit")))?;
     values.resize(len, T::default());
-    // Each element is a function of its place, so threads change nothing.
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let chunk = len.div_ceil(threads).max(1 << 16);
-    std::thread::scope(|scope| {
-        for (values, first) in values.chunks_mut(chunk).zip((0..).step_by(chunk)) {
-            let value = &value;
-            scope.spawn(move || values.iter_mut().zip(first..).for_each(|(to, at)| *to = value(at)));
+    // Each element is a function of its place, so threads change nothing; without any, this one does it all.
+    let chunks = Mutex::new(values.chunks_mut(CHUNK).zip((0..).step_by(CHUNK)));
+    let next = || chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some((values, first)) = next() {
+            values.iter_mut().zip(first..).for_each(|(to, at)| *to = value(at));
         }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let others = if len < LARGE { 0 } else { threads - 1 };
+    std::thread::scope(|scope| {
+        for _ in 0..others {
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
     });
     Ok(values)
 }

@@ -120,8 +120,8 @@ impl FromStr for Memory {
 pub fn bytes_a_second(text: &str) -> Option<f64> {
     let number = text.strip_suffix("B/s")?;
     let units = [('T', 1e12), ('G', 1e9), ('M', 1e6), ('k', 1e3)];
-    let unit = units.iter().find(|(unit, _)| number.ends_with(*unit));
-    let (number, unit) = unit.map_or((number, 1.0), |&(unit, size)| (number.trim_end_matches(unit), size));
+    let with_unit = |&(unit, size): &(char, f64)| Some((number.strip_suffix(unit)?, size));
+    let (number, unit) = units.iter().find_map(with_unit).unwrap_or((number, 1.0));
     let rate = number.parse::<f64>().ok()? * unit;
     (rate.is_finite() && rate > 0.0).then_some(rate)
 }
